@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import inspect
+import io
 import os
+import re
 from typing import Any
 
 from docutils import nodes
 
 import envpool_py
+from envpool_py import cli
+from envpool_py.env.pool_options import KINDS
 
 project = "envpool_py"
 version = release = envpool_py.__version__
@@ -22,11 +29,24 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
-    "sphinxext.opengraph",
 ]
 exclude_patterns = ["_build"]
 nb_execution_mode = "off"  # the tests run the notebooks
-ogp_social_cards = {"enable": False}
+# The reference is built without these packages too.
+_optional = ["pettingzoo", "ray", "stable_baselines3", "torch"]
+autodoc_mock_imports = [
+    name for name in _optional if importlib.util.find_spec(name) is None
+]
+
+# The address of the published pages, which previews in chats need: docs/release.md.
+html_baseurl = os.environ.get(
+    "READTHEDOCS_CANONICAL_URL", os.environ.get("DOCS_URL", "")
+)
+if html_baseurl:
+    extensions.append("sphinxext.opengraph")
+    ogp_site_url = html_baseurl
+    ogp_social_cards = {"enable": False}
+    ogp_image = f"{html_baseurl.rstrip('/')}/_images/timeline.png"
 copybutton_exclude = ".linenos, .gp, .go"  # no prompts and no output
 
 intersphinx_mapping = {
@@ -40,7 +60,10 @@ if os.environ.get("DOCS_OFFLINE"):  # CI may have no network
     intersphinx_mapping = {}
 
 html_theme = "furo"
-html_title = f"envpool_py {version}"
+html_title = "envpool_py"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+html_favicon = html_logo = "static/logo.svg"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -54,7 +77,12 @@ autodoc_typehints_description_target = "documented"
 
 
 def plain_summary(
-    _app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]
+    _app: object,
+    _what: str,
+    _name: str,
+    _obj: object,
+    _options: object,
+    lines: list[str],
 ) -> None:
     """Put back together the summary of a property that has a colon.
 
@@ -74,18 +102,156 @@ def skip_fields(
     return skip or str(obj.__doc__).startswith("Alias for field number")
 
 
+# ------------------------------------------------------------- the options of pools, listed once
+
+_OPTIONS = {
+    name: parameter
+    for kind in KINDS
+    for name, parameter in inspect.signature(kind).parameters.items()
+}
+_ENTRY = re.compile(r"^( *)(\w+): .*(?:\n\1 +.*)*\n?", re.MULTILINE)
+_SEVERAL = 8
+"""A class or function with so many of the options takes all of them."""
+
+
+def _own_texts() -> dict[str, str]:
+    """The meaning of each option, in one line."""
+    docs = (inspect.cleandoc(kind.__doc__ or "") for kind in KINDS)
+    return {entry[2]: _line(entry[0]) for doc in docs for entry in _ENTRY.finditer(doc)}
+
+
+def _line(entry: str) -> str:
+    return " ".join(entry.split())
+
+
+def _plain(lines: list[str]) -> list[re.Match[str]]:
+    """The entries of a docstring that repeat an option's own meaning."""
+    own = _own_texts()
+    found = _ENTRY.finditer("\n".join(lines) + "\n")
+    return [one for one in found if one[2] in _OPTIONS and _line(one[0]) == own[one[2]]]
+
+
+def options_of_pools() -> str:
+    """A definition list of all options: default and meaning."""
+    found = []
+    for name, entry in _own_texts().items():
+        if name in _OPTIONS:
+            text = entry.partition(": ")[2].replace("``", "`")
+            text = f"{text[0].upper()}{text[1:]}"
+            found.append(f"`{name}={_OPTIONS[name].default!r}`\n: {text}\n")
+    return "\n".join(found)
+
+
+def insert_options(_app: object, _page: str, source: list[str]) -> None:
+    """Put the list in the place of its mark."""
+    if "%OPTIONS%" in source[0]:
+        source[0] = source[0].replace("%OPTIONS%", options_of_pools())
+    if "%HELP%" in source[0]:
+        source[0] = source[0].replace("%HELP%", helps_of_commands())
+
+
+def helps_of_commands() -> str:
+    """A section for each command, with its ``--help``."""
+    os.environ["COLUMNS"] = "80"
+    sections = []
+    for name in (
+        "",
+        "check",
+        "tune",
+        "timeline",
+        "bench",
+        "collect",
+        "replay",
+        "show",
+        "info",
+    ):
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            cli.main([name, "--help"] if name else ["--help"])
+        title = f"## {name or 'envpool-py'}"
+        sections.append(f"{title}\n\n```text\n{shown.getvalue().rstrip()}\n```\n")
+    return "\n".join(sections)
+
+
+def leave_out_options(
+    _app: object,
+    _what: str,
+    _name: str,
+    _obj: object,
+    _options: object,
+    lines: list[str],
+) -> None:
+    """Refer to the list in place of repeating all options."""
+    taken = _plain(lines)
+    if len(taken) < _SEVERAL:
+        return
+    text = "\n".join(lines) + "\n"
+    where = f"{taken[-1][1]}**options: the options of pools, listed once on the page of pools.\n"
+    for entry in taken[:-1]:
+        text = text.replace(entry[0], "", 1)
+    lines[:] = text.replace(taken[-1][0], where, 1).split("\n")
+
+
+def shorten_signature(
+    _app: object,
+    _what: str,
+    _name: str,
+    obj: object,
+    _options: object,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None] | None:
+    """Write ``**options`` for the options of pools."""
+    left_out = {
+        entry[2] for entry in _plain(inspect.cleandoc(obj.__doc__ or "").split("\n"))
+    }
+    if signature is None or len(left_out) < _SEVERAL:
+        return None
+    parts, depth, part = [], 0, ""
+    for letter in signature[1:-1]:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append(part.strip())
+            part = ""
+        else:
+            part += letter
+    parts.append(part.strip())
+    kept = [
+        each for each in parts if re.split(r"[:=]", each)[0].strip() not in left_out
+    ]
+    while kept and kept[-1] == "*":
+        kept.pop()
+    return f"({', '.join([*kept, '**options'])})", returns
+
+
+_OF_OTHERS = re.compile(
+    r"(SB3|Stable-Baselines3|Tianshou|Gymnasium|EnvPool|PettingZoo|Ray)'s $"
+)
+
+
 def link_names(app: Any, doctree: nodes.document, page: str) -> None:
-    """Make links of the public names in prose, such as `ShmemVectorEnv` or `make()`."""
+    """Make links of our classes and errors in prose, such as `ShmemVectorEnv` or `make()`.
+
+    A function is linked by its full name or as `make`: others have names such as `load`, which many
+    things have. A class that the text calls another library's is not ours.
+    """
     targets: dict[str, Any] = {}
     objects = app.env.get_domain("py").objects.items()
     for full, entry in sorted(objects, key=lambda item: item[0].count(".")):
         if entry.objtype in ("class", "exception", "function") and not entry.aliased:
-            for name in (full, full.rpartition(".")[2]):
-                targets.setdefault(name, entry)  # the name nearest to the top of the package
+            short = full.rpartition(".")[2]
+            is_clear = entry.objtype != "function" or full == "envpool_py.make"
+            for name in (full, short) if is_clear else (full,):
+                targets.setdefault(
+                    name, entry
+                )  # the name nearest to the top of the package
     for literal in list(doctree.findall(nodes.literal)):
         entry = targets.get(literal.astext().removesuffix("()"))
         is_link = isinstance(literal.parent, (nodes.reference, nodes.title))
         if entry is None or is_link or entry.docname == page:
+            continue
+        place = literal.parent.index(literal)
+        before = literal.parent[place - 1].astext() if place else ""
+        if _OF_OTHERS.search(before):
             continue
         uri = app.builder.get_relative_uri(page, entry.docname) + "#" + entry.node_id
         link = nodes.reference("", "", internal=True, refuri=uri)
@@ -95,6 +261,13 @@ def link_names(app: Any, doctree: nodes.document, page: str) -> None:
 
 def setup(app: Any) -> None:
     """Connect the functions above."""
-    app.connect("autodoc-process-docstring", plain_summary, priority=600)  # after napoleon's
+    app.connect("source-read", insert_options)
+    app.connect(
+        "autodoc-process-docstring", leave_out_options, priority=400
+    )  # before napoleon's
+    app.connect("autodoc-process-signature", shorten_signature)
+    app.connect(
+        "autodoc-process-docstring", plain_summary, priority=600
+    )  # after napoleon's
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("doctree-resolved", link_names)

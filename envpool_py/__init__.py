@@ -61,10 +61,20 @@ __version__ = "0.1.0"
 
 _EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"], "pettingzoo")
 _EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray", "evaluate": "collector"}
+_PACKAGES = ["collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "testing", "wrappers"]
+_PACKAGES += ["tianshou"]
 
 
 def __getattr__(name: str) -> _Any:
-    """Import what needs an extra (PettingZoo, Ray), or few programs, when it is first used."""
+    """Import a package, what needs an extra (PettingZoo, Ray), or few programs, when first used."""
     if name in _EXTRAS:
         return getattr(_importlib.import_module(f"envpool_py.{_EXTRAS[name]}"), name)
+    if name in _PACKAGES:
+        return _importlib.import_module(f"envpool_py.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    special = [name for name in globals() if name.startswith("__")]
+    return sorted({*special, *__all__, *_EXTRAS, *_PACKAGES, "errors", "seeding", "worker"})

@@ -1,10 +1,9 @@
 """Make the pictures of the docs: each from a run that this script measures, a PNG under 150 kB.
 
-    python examples/pictures.py timeline crash
-    python examples/pictures.py throughput --read benchmark.json
-    python examples/pictures.py all --read benchmark.json --out docs/pictures
+::
 
-``throughput`` draws the measurements of ``examples/benchmark/run.py --json benchmark.json``.
+    python examples/pictures.py timeline crash
+    python examples/pictures.py all --out docs/pictures
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ from __future__ import annotations
 import argparse
 import functools
 import io
-import json
 import os
 import signal
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean, median
 from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where envpool_py is
@@ -30,14 +26,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import EngFormatter
 from PIL import Image
 
 import envpool_py
-from envpool_py.bench import measure, settings, timeline, tune
-from envpool_py.bench.settings import Setting
+from envpool_py.bench import measure, timeline
 from envpool_py.bench.timeline import Span, Timeline
-from envpool_py.cli.tables import duration
 
 BLUE, ORANGE, RED, DARK, GREY = "#1f6feb", "#d9822b", "#c62828", "#24292f", "#c9d1d9"
 STYLE = {
@@ -226,176 +219,6 @@ def _legend(figure: Figure, colours: dict[str, str]) -> None:
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=11)
 
 
-# ------------------------------------------------------------------------------------ figures
-
-LIBRARIES = {
-    "shmem-caller": "envpool_py, caller_steps",
-    "shmem": "envpool_py, processes",
-    "gymnasium-sync": "Gymnasium Sync",
-    "gymnasium-async": "Gymnasium Async",
-    "sb3-dummy": "SB3 Dummy",
-    "sb3-subproc": "SB3 Subproc",
-    "tianshou-dummy": "Tianshou Dummy",
-    "tianshou-shmem": "Tianshou Shmem",
-    "pufferlib-serial": "PufferLib Serial",
-    "pufferlib-multiprocessing": "PufferLib, 1 process fewer",
-    "pufferlib-recommended": "PufferLib, recommended",
-    "envpool-cpp": "EnvPool (its own C++ env)",
-}
-
-
-def rates_of_libraries(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Steps per second of each contestant in each workload, medians: a caller that computes."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in records:
-        if row["contestant"] in LIBRARIES and row.get("steps") and row["think"] == THINK:
-            found[row["workload"]][row["contestant"]].append(row["steps"] / row["seconds"])
-    return {
-        workload: {name: median(rates) for name, rates in own.items()}
-        for workload, own in found.items()
-    }
-
-
-def draw_throughput(args: argparse.Namespace) -> Figure:
-    """A panel for each workload, a bar for each way to step it."""
-    found = rates_of_libraries(json.loads(Path(args.read).read_text()))
-    titles = {"cartpole-x64": "64 CartPoles", "halfcheetah-x16": "16 HalfCheetahs"}
-    figure = Figure(figsize=(WIDTH, 0.5 + 4.1 * len(found)))
-    panels = figure.subplots(len(found), squeeze=False)[:, 0]
-    for panel, (workload, rates) in zip(panels, found.items(), strict=True):
-        names = sorted(rates, key=lambda name: rates[name])
-        values = [rates[name] for name in names]
-        colours = [BLUE if "envpool_py" in LIBRARIES[name] else GREY for name in names]
-        hatches = ["//" if name == "envpool-cpp" else "" for name in names]
-        bars = panel.barh([LIBRARIES[name] for name in names], values, color=colours, hatch=hatches)
-        texts = [f"{value / 1e3:.{0 if value >= 1e4 else 1}f} k" for value in values]
-        panel.bar_label(bars, texts, padding=3, fontsize=11)
-        panel.set(title=titles.get(workload, workload), xlim=(0, 1.15 * max(values)))
-        panel.xaxis.set_major_formatter(EngFormatter(sep=" "))
-    figure.supxlabel("env steps per second; the caller computes 300 µs per batch", fontsize=12)
-    return figure
-
-
-def rates_by_num_envs(seconds: float, rounds: int) -> dict[str, dict[int, float]]:
-    """Steps per second of CartPole for each pool and number of envs; medians."""
-    counts = [2**power for power in range(9)]
-    pools = {
-        "envpool_py, 2 processes": lambda n: Setting("shmem", n, min(NUM_CORES, n)),
-        "envpool_py, in process": lambda n: Setting("dummy", n),
-        "Gymnasium Sync": lambda n: Setting(settings.SYNC, n),
-    }
-    found: dict[str, dict[int, list[float]]] = {name: defaultdict(list) for name in pools}
-    for _ in range(rounds):
-        for count in counts:
-            for name, setting in pools.items():
-                job = measure.Job(setting(count), CARTPOLE, [CALLER], 0.2 * seconds)
-                found[name][count].append(measure.measure(job)[0].rate)
-    return {
-        name: {count: median(rates) for count, rates in own.items()} for name, own in found.items()
-    }
-
-
-def draw_scaling(args: argparse.Namespace) -> Figure:
-    """A line for each pool."""
-    figure = Figure(figsize=(WIDTH, 4.4))
-    panel = figure.subplots()
-    colours = BLUE, ORANGE, DARK
-    found = rates_by_num_envs(args.seconds, args.rounds)
-    for (name, rates), colour in zip(found.items(), colours, strict=True):
-        panel.plot(rates.keys(), rates.values(), "o-", color=colour, label=name)
-    panel.set_xscale("log", base=2)
-    panel.set_xticks(list(rates), list(rates))
-    panel.yaxis.set_major_formatter(EngFormatter(sep=" "))
-    panel.set(
-        title=f"CartPole on {NUM_CORES} cores, the caller computes 300 µs",
-        xlabel="number of envs",
-        ylabel="env steps per second",
-        ylim=(0, None),
-    )
-    panel.grid(color=GREY)
-    panel.legend(frameon=False)
-    return figure
-
-
-class PartialBatches(NamedTuple):
-    """Measured with one ``wait_num``."""
-
-    rate: float
-    """Steps per second."""
-    batches_between: float
-    """Batches that the caller receives between an action and its result; the mean."""
-    most_batches_between: int
-
-
-def measure_wait_num(seconds: float, num_envs: int = 16) -> dict[int, PartialBatches]:
-    """For each ``wait_num``, with envs of which one is slow now and then."""
-    found = {}
-    for wait_num in (1, 2, 4, 8, 12, 16):
-        env_fns = simulators(num_envs, slow_env=2)
-        with envpool_py.ShmemVectorEnv(env_fns, wait_num, autoreset_mode="same_step") as pool:
-            pool.reset(seed=0)
-            ids, rows, number = np.arange(num_envs), 0, 0
-            sent = np.zeros(num_envs, int)  # how many batches had been received at that time
-            between: list[int] = []
-            begun = time.perf_counter()
-            while time.perf_counter() < begun + seconds:
-                policy(len(ids))
-                sent[ids] = number
-                pool.step(np.zeros(len(ids), int), ids)
-                ids = pool.batch_ids
-                between += (number - sent[ids]).tolist()
-                rows, number = rows + len(ids), number + 1
-            rate = rows / (time.perf_counter() - begun)
-            pool.drain()
-        found[wait_num] = PartialBatches(rate, mean(between), max(between))
-    return found
-
-
-def draw_wait_num(args: argparse.Namespace) -> Figure:
-    """Throughput above, staleness below."""
-    found = measure_wait_num(args.seconds)
-    figure = Figure(figsize=(WIDTH, 5.6))
-    above, below = figure.subplots(2, sharex=True)
-    above.plot(found.keys(), [each.rate for each in found.values()], "o-", color=BLUE)
-    above.set(title="16 envs, one of them slow now and then", ylabel="env steps per second")
-    above.yaxis.set_major_formatter(EngFormatter(sep=" "))
-    means = [each.batches_between for each in found.values()]
-    below.plot(found.keys(), means, "o-", color=BLUE, label="mean")
-    most = [each.most_batches_between for each in found.values()]
-    below.plot(found.keys(), most, "o--", color=DARK, label="most")
-    below.set(xlabel="wait_num: rows per batch", ylabel="batches between\naction and result")
-    below.set_xticks(list(found))
-    below.legend(frameon=False)
-    for panel in (above, below):
-        panel.set_ylim(0, None)
-        panel.grid(color=GREY)
-    return figure
-
-
-def draw_tuning(args: argparse.Namespace) -> Figure:
-    """A bar for each setting that ``tune`` tried."""
-    num_envs, results = 64, measure.Results()
-    given = tune.first_settings(num_envs, NUM_CORES, 64, [CALLER])
-    seconds = 30 * args.seconds
-    for _ in tune.try_settings(results, given, [CALLER], measure.carry_out, CARTPOLE, seconds):
-        pass
-    best = tune.recommended(results, CALLER)
-    ranked = results.ranked(CALLER)[::-1]
-    figure = Figure(figsize=(WIDTH, 1.6 + 0.42 * len(ranked)))
-    panel = figure.subplots()
-    values = [results.rate(setting, CALLER) for setting in ranked]
-    colours = [BLUE if setting == best else GREY for setting in ranked]
-    bars = panel.barh([setting.text for setting in ranked], values, color=colours)
-    panel.tick_params(axis="y", labelsize=10)
-    latencies = [median(each.step_p50 for each in results.of(key, CALLER)) for key in ranked]
-    panel.bar_label(bars, [duration(each) for each in latencies], padding=3, fontsize=11)
-    figure.supxlabel("env steps per second; beside the bars: time of one step()", fontsize=12)
-    panel.set_xlim(0, 1.2 * max(values))
-    panel.xaxis.set_major_formatter(EngFormatter(sep=" "))
-    figure.suptitle(f"tune CartPole-v1 --num-envs {num_envs}: blue is recommended", weight="bold")
-    return figure
-
-
 # ----------------------------------------------------------------------------------- drawings
 
 
@@ -423,10 +246,6 @@ def draw_grid(_args: argparse.Namespace) -> Figure:
 
 PICTURES: dict[str, Callable[[argparse.Namespace], Figure]] = {
     "timeline": draw_timeline,
-    "throughput": draw_throughput,
-    "scaling": draw_scaling,
-    "wait_num": draw_wait_num,
-    "tuning": draw_tuning,
     "grid": draw_grid,
     "crash": draw_crash,
 }
@@ -445,9 +264,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("names", nargs="+", choices=["all", *PICTURES], metavar="NAME", help=", ".join(PICTURES))
     add("--out", default="docs/pictures", metavar="FOLDER", help="default: %(default)s")
-    add("--read", default="benchmark.json", metavar="FILE", help="of throughput: the measurements")
     add("--seconds", type=float, default=1.0, help="of each measurement; default: %(default)s")
-    add("--rounds", type=int, default=5, help="of scaling; default: %(default)s")
     args = parser.parse_args(argv)
     Path(args.out).mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):

@@ -256,6 +256,24 @@ def _memory_bytes() -> int | None:
     return sum(1024 * int(words[1]) for words in lines if words[0] == "Pss:")
 
 
+def busy_part(seconds: float) -> float | None:
+    """Return the part of all cores that is busy during so many seconds; None except on Linux."""
+    try:
+        begun, total = _busy_ticks()
+        time.sleep(seconds)
+        ended, all_ticks = _busy_ticks()
+    except (OSError, ValueError):
+        return None
+    return (ended - begun) / max(all_ticks - total, 1)
+
+
+def _busy_ticks() -> tuple[int, int]:
+    """Return the ticks in which all cores were busy, and all ticks."""
+    first = Path("/proc/stat").read_text().partition("\n")[0]
+    ticks = [int(word) for word in first.split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # idle, and waiting for a disk
+
+
 def _main() -> None:
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
     answer = os.fdopen(os.dup(1), "w")

@@ -15,6 +15,14 @@ from envpool_py.pool.base import BaseVectorEnv
 LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
 NAMES = (LOOP, SYNC, ASYNC, MAKE, "dummy", "subproc", "shmem", "thread")
 
+#: The names in tables of those that have another one there.
+_TEXTS = {
+    "thread": "threads",
+    SYNC: "Gymnasium Sync",
+    ASYNC: "Gymnasium Async",
+    "dummy": "in process",
+}
+
 #: Of all our pools: arrays for every leaf of an observation, and resets, as Gymnasium has them.
 _OPTIONS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
 
@@ -61,8 +69,16 @@ class Setting(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The name in tables."""
-        return ", ".join([self.pool, *(f"{key}={value}" for key, value in self.options.items())])
+        """The short name in tables, such as ``1 proc + caller, wait 8``."""
+        procs = f"{self.num_processes} proc{'s' * (self.num_processes != 1)}"
+        parts = [_TEXTS.get(self.pool, self.pool)]
+        if self.num_processes:
+            parts = [procs] if self.pool == "shmem" else [self.pool, procs]
+        parts[-1] += " + caller" if self.caller_steps else ""
+        parts[-1] += " + threads" if self.concurrent else ""
+        parts += [f"wait {self.wait_num}"] if self.wait_num is not None else []
+        parts += [] if self.copy else ["no copy"]
+        return ", ".join(parts)
 
     @property
     def started_processes(self) -> int:

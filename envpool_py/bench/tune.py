@@ -9,8 +9,8 @@ from typing import Any
 from envpool_py.bench.measure import Caller, Job, Measurement, Results
 from envpool_py.bench.settings import Setting, beside_caller, leave_core
 
-#: A simpler setting is recommended if another is faster by no more than this.
-_WITHIN = 0.05
+#: A smaller difference of speed is none: the simplest setting is then recommended.
+WITHIN = 0.1
 
 #: Partial batches need another loop around the pool: they must be faster by so much.
 _PARTIAL_GAIN = 0.15
@@ -108,13 +108,18 @@ def try_settings(
 
 
 def recommended(results: Results, caller: Caller) -> Setting:
-    """The simplest of the fast settings; partial batches only if they are much faster."""
-    rates = {setting: results.rate(setting, caller) for setting in results.measured}
-    rest = {setting: rate for setting, rate in rates.items() if not setting.wait_num}
+    """The simplest of the fast settings; partial batches only if they are much faster.
+
+    A setting that was measured once is left out if others were measured again: one measurement on a
+    busy machine says little.
+    """
+    again = [setting for setting in results.measured if len(results.of(setting, caller)) > 1]
+    rates = {setting: results.rate(setting, caller) for setting in again or results.measured}
+    rest = {setting: rate for setting, rate in rates.items() if not setting.wait_num} or rates
     partial = {setting: rate for setting, rate in rates.items() if setting.wait_num}
-    if max(partial.values(), default=0.0) > (1 + _PARTIAL_GAIN) * max(rest.values(), default=0.0):
+    if max(partial.values(), default=0.0) > (1 + _PARTIAL_GAIN) * max(rest.values()):
         rest = partial
-    enough = (1 - _WITHIN) * max(rest.values())
+    enough = max(rest.values()) / (1 + WITHIN)
     return min((setting for setting, rate in rest.items() if rate >= enough), key=_complexity)
 
 

@@ -11,13 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from envpool_py.bench.measure import Caller
+from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.worker.cores_and_threads import usable_cores
+
+#: The part of the machine that is busy from which on figures vary, and how long it is measured.
+_BUSY, _LOOK_SECONDS = 0.15, 0.2
 
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 INTERRUPTED = 130
@@ -36,6 +39,13 @@ def complain(text: str) -> None:
     sys.stderr.write(f"envpool-py: {text}\n")
 
 
+def complain_if_busy() -> None:
+    """Say so if other programs use the machine, because figures then vary."""
+    busy = busy_part(_LOOK_SECONDS)
+    if busy is not None and busy > _BUSY:
+        complain(f"the machine is busy: other programs use {busy:.0%} of its cores; figures vary")
+
+
 def counted(count: int, what: str) -> str:
     """``1 error`` or ``2 errors``."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
@@ -50,15 +60,22 @@ def first_line(message: str) -> str:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of an int that is ``least`` or more; ``50_000`` is one."""
+    """The type of an int that is ``least`` or more; ``50_000`` and ``5e4`` are one."""
 
     def integer(text: str) -> int:
-        value = int(text)
+        value = int(text) if "e" not in text.lower() else _whole(text)
         if value < least:
             raise UsageError(f"must be {least} or more, got {value}")
         return value
 
     return integer
+
+
+def _whole(text: str) -> int:
+    value = float(text)
+    if not value.is_integer():
+        raise UsageError(f"must be an integer, got {text}")
+    return int(value)
 
 
 def seconds(text: str) -> float:
@@ -95,15 +112,28 @@ def picture(path: str) -> str:
     return writable(path)
 
 
-def print_json(value: Any) -> None:
-    """Write one JSON object to stdout."""
-    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+def writable_json(path: str) -> str:
+    """The type of ``--json``: a file that can be written, or ``-``."""
+    return path if path == "-" else writable(path)
+
+
+def write_json(path: str, value: Any) -> None:
+    """Write one JSON value to a file, or to stdout if ``path`` is ``-``."""
+    text = json.dumps(value, indent=1) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+    else:
+        Path(path).write_text(text, encoding="utf-8")
 
 
 _COUNT = {"type": at_least(1), "metavar": "N"}
 #: Options that several commands have, as ``add_argument`` takes them.
 _SHARED: dict[str, dict[str, Any]] = {
-    "--json": {"action": "store_true", "help": "print one JSON object instead"},
+    "--json": {
+        "type": writable_json,
+        "metavar": "FILE",
+        "help": "write the results to a file, as JSON; -: to stdout, in place of the text",
+    },
     "--num-envs": {**_COUNT, "help": "how many copies of the env; default: %(default)s"},
     "--wait-num": {**_COUNT, "metavar": "K", "help": "rows that a batch waits for; default: all"},
     "--seconds": {"type": seconds, "metavar": "S"},

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from envpool_py.bench.measure import WARM_UP, Job, Results, carry_out
-from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting, all_settings
+from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
+from envpool_py.bench.settings import ASYNC, LOOP, MAKE, NAMES, SYNC, Setting, all_settings
 from envpool_py.cli import arguments
-from envpool_py.cli.arguments import CALLERS, add_shared, complain
+from envpool_py.cli.arguments import CALLERS, add_shared, complain, complain_if_busy
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
-from envpool_py.cli.tables import duration, records, show_results
+from envpool_py.cli.tables import WITHIN, duration, rate_of, records, show_results, text_of
 from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env on this machine"
@@ -28,6 +27,8 @@ measured by examples/benchmark of the repository.
 
 example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 """
+
+_NAMED = {LOOP: "a loop", SYNC: "Gymnasium's SyncVectorEnv", ASYNC: "Gymnasium's AsyncVectorEnv"}
 
 #: Estimated seconds that a measurement takes in addition, for imports.
 _START_UP = 1.5
@@ -45,8 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "default: 3"
     parser.add_argument("--repeats", type=arguments.at_least(1), default=3, metavar="N", help=text)
     add_shared(parser, "--wait-num", *CALLERS, "--max-processes", "--on-error")
-    text = "write all measurements"
-    parser.add_argument("--json", type=arguments.writable, metavar="FILE", help=text)
+    add_shared(parser, "--json", help="write all measurements to a file; -: to stdout")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     pools = sum(map(len, plan.values()))
     if not pools:
         raise UsageError("--max-processes leaves no pool to measure")
+    complain_if_busy()
     each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
     complain(
         f"{pools} pools of {' and '.join(map(str, plan))} envs x {len(callers)} policies x"
@@ -72,13 +73,40 @@ def run(args: argparse.Namespace) -> int:
             try:
                 _measure(jobs, results)
             finally:  # after Ctrl-C too
-                show_results(f"{args.env} x {num_envs}", results, callers)
+                if args.json != "-":
+                    title = f"{args.env} x {num_envs}"
+                    print(*headlines(title, results, callers), "", sep="\n")  # noqa: T201
+                    show_results(title, results, callers)
                 found += records(results)
             ours_failed |= any(each.pool not in (SYNC, ASYNC) for each in results.errors)
     finally:
         if args.json is not None:
-            Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
+            arguments.write_json(args.json, found)
     return int(ours_failed)
+
+
+def headlines(title: str, results: Results, callers: Sequence[Caller]) -> Iterator[str]:
+    """For each caller the simplest of the fast pools, compared with the pools of others."""
+    for caller in callers if results.measured else ():
+        fastest = results.rate(results.ranked(caller)[0], caller)
+        rates = {setting: results.rate(setting, caller) for setting in results.measured}
+        fast = [setting for setting, rate in rates.items() if (1 + WITHIN) * rate >= fastest]
+        best = min(fast, key=_complexity)
+        yield f"{title}, {text_of(caller)}: {best.text}, {rate_of(results, best, caller)} steps/s"
+        if best.pool == LOOP:
+            yield f"  no difference: no pool is more than {WITHIN:.0%} faster than a loop"
+            continue
+        for other in results.measured:
+            if other.pool in _NAMED and other != best:
+                gain = rates[best] / rates[other]
+                yield f"  {gain:.2f} times the steps of {_NAMED[other.pool]}"
+
+
+def _complexity(setting: Setting) -> tuple[int, bool, int]:
+    """A loop first, then the pool that ``make`` chooses."""
+    simple = (LOOP, SYNC, "dummy", MAKE)
+    place = simple.index(setting.pool) if setting.pool in simple else len(simple)
+    return place, setting.caller_steps, setting.started_processes
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:

@@ -6,7 +6,7 @@ import argparse
 import warnings
 from typing import Any
 
-from envpool_py.cli.arguments import add_shared, counted, print_json
+from envpool_py.cli.arguments import add_shared, counted, write_json
 from envpool_py.cli.env_checks import stages_beside
 from envpool_py.cli.naming import add_env, env_fn_of
 
@@ -40,13 +40,14 @@ def run(args: argparse.Namespace) -> int:
         for stage, findings in stages_beside([env_fn] * args.num_envs, args.seconds):
             shown.append({"stage": stage, "findings": [each._asdict() for each in findings]})
             levels += [each.level for each in findings]
-            if not args.json:
+            if args.json != "-":
                 for text in [f"{level}: {message}" for level, message in findings] or ["ok"]:
                     print(f"{stage:<26}{text}", flush=True)  # noqa: T201
     errors, warned = levels.count("error"), levels.count("warning")
     if args.json:
-        print_json({"env": args.env, "errors": errors, "warnings": warned, "stages": shown})
-    else:
+        counted_all = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
+        write_json(args.json, counted_all)
+    if args.json != "-":
         counts = f"{counted(errors, 'error')}, {counted(warned, 'warning')}"
         print(f"\n{args.env}: {counts}")  # noqa: T201
     return int(errors > 0 or (args.strict and warned > 0))

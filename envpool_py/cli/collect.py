@@ -44,7 +44,7 @@ Ctrl-C ends it: whole episodes are kept, and the exit status is 130.
 
 examples:
   envpool-py collect CartPole-v1 --steps 50000 --seed 0 --out cartpole.npz
-  envpool-py collect mine.py:MyEnv --env-kwarg size=3 --episodes 100 --record run.record
+  envpool-py collect mine.py:MyEnv --episodes 100 --record run.record
 """
 
 #: How a collection ended, by the exit status.

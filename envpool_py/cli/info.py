@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 
 import envpool_py
-from envpool_py.cli.arguments import add_shared, print_json
+from envpool_py.cli.arguments import add_shared, write_json
 from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "print versions and system facts, for a bug report"
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         versions = [each.version for each in metadata.distributions(name=name)]
         facts[name] = versions[0] if versions else "not installed"
     if args.json:
-        print_json(facts)
-    else:
+        write_json(args.json, facts)
+    if args.json != "-":
         sys.stdout.writelines(f"{name:<18} {value}\n" for name, value in facts.items())
     return 0

@@ -18,7 +18,7 @@ from envpool_py.replayer import Replay, replay
 HELP = "repeat a recorded run in this process, and debug where it failed"
 EPILOG = """\
 All envs run in this process, without waiting for anything; each row is checked against the record.
-The exit status is 0 if the run ended well, 1 if an env failed or a row differs.
+The exit status is 0 if no env failed, 1 if an env failed or a row differs.
 
 Without ENV, only an id in Gymnasium's registry is made: a file that names a module or a function
 runs nothing, unless you pass --trust.
@@ -74,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
         except ValueError as error:  # the record is corrupt from there on
             complain(str(error))
             return 1
-    end = "the run ended well" if batches.complete else "the record ends here, without a close()"
+    end = (
+        "the record is complete" if batches.complete else "the record ends here, without a close()"
+    )
     if errors:
         end = counted(errors, "error") + (", and nothing more to debug" if args.pdb else "")
     sys.stdout.write(f"{args.file}: batches repeated: {batches.num_batches}; {end}\n")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich import filesize
 
-from envpool_py.cli.arguments import add_shared, first_line, print_json
+from envpool_py.cli.arguments import add_shared, first_line, write_json
 from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(str(error)) from None
         raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
     if args.json:
-        print_json(facts)
-    else:
+        write_json(args.json, facts)
+    if args.json != "-":
         show_table((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
     return 0
 

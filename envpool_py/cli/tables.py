@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
@@ -12,12 +12,18 @@ from rich import filesize
 from rich.console import Console
 from rich.table import Table
 
+from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results
+from envpool_py.bench.settings import LOOP, Setting
 
-#: Where the output is no terminal, lines are this wide.
-_WIDTH = 160
+#: Where the output is no terminal: the width of tables, and of lists with a name in each line.
+_WIDTH, _WIDTH_OF_LISTS = 80, 160
 
-_COLUMNS = ("pool", "steps/s", "of the best", "step() p50", "p99", "start-up", "memory")
+#: From so many envs on, tables have the start-up time and the memory.
+MANY = 100
+
+#: A smaller difference of speed is no difference: the simplest pool is then the best.
+WITHIN = tune.WITHIN
 
 
 def show_table(
@@ -29,13 +35,15 @@ def show_table(
         table.add_column(name, justify="right" if table.columns else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
+    width = _WIDTH if header else _WIDTH_OF_LISTS
+    Console(width=None if sys.stdout.isatty() else width).print(table)
 
 
 def show_results(title: str, results: Results, callers: Sequence[Caller]) -> None:
     """Write a table for each caller, and failed settings below them."""
     for caller in callers if results.measured else ():
-        show_table(_rows(results, caller), _COLUMNS, f"{title}, {text_of(caller)}")
+        header, rows = _table(results, caller)
+        show_table(rows, header, f"{title}, {text_of(caller)}")
     for setting, error in results.errors.items():
         print(f"  {setting.text} failed: {error}")  # noqa: T201
 
@@ -49,25 +57,34 @@ def text_of(*callers: Caller) -> str:
     return f"{text} µs per batch" + (f" and {1e6 * row:g} µs per row" if row else "")
 
 
-def _rows(results: Results, caller: Caller) -> Iterator[Sequence[str]]:
-    """A row for each setting, the fastest first."""
+def _table(results: Results, caller: Caller) -> tuple[list[str], list[Sequence[str]]]:
+    """The header, and a row for each setting, the fastest first."""
     best, *_ = ranked = results.ranked(caller)
+    loop = next((setting for setting in ranked if setting.pool == LOOP), None)
+    compared = "of the best" if loop is None else "times loop"
+    header = ["pool", "steps/s", compared, "step() p50", "p99"]
+    is_long = best.num_envs >= MANY
+    header += ["start-up", "memory"] if is_long else []
+    rows: list[Sequence[str]] = []
     for setting in ranked:
         measured = results.of(setting, caller)
-        rates = [each.rate for each in measured]
-        rate = count(median(rates))
-        if len(rates) > 1:
-            rate += f" ({count(min(rates))} to {count(max(rates))})"
-        sizes = [each.memory_bytes for each in measured if each.memory_bytes is not None]
-        yield (
-            setting.text,
-            rate,
-            f"{median(rates) / results.rate(best, caller):.2f}",
-            duration(median(each.step_p50 for each in measured)),
-            duration(median(each.step_p99 for each in measured)),
-            duration(median(each.startup_seconds for each in measured)),
-            filesize.decimal(max(sizes)) if sizes else "-",
-        )
+        row = [setting.text, rate_of(results, setting, caller)]
+        row.append(f"{results.rate(setting, caller) / results.rate(loop or best, caller):.2f}")
+        row.append(duration(median(each.step_p50 for each in measured)))
+        row.append(duration(median(each.step_p99 for each in measured)))
+        if is_long:
+            sizes = [each.memory_bytes for each in measured if each.memory_bytes is not None]
+            row.append(duration(median(each.startup_seconds for each in measured)))
+            row.append(filesize.decimal(max(sizes)) if sizes else "-")
+        rows.append(row)
+    return header, rows
+
+
+def rate_of(results: Results, setting: Setting, caller: Caller) -> str:
+    """``12 300 ± 4 %``: the median of the steps per second, and half of their spread."""
+    rates = [each.rate for each in results.of(setting, caller)]
+    spread = (max(rates) - min(rates)) / 2 / median(rates)
+    return separated(median(rates)) + (f" ± {100 * spread:.0f} %" if len(rates) > 1 else "")
 
 
 def records(results: Results) -> list[dict[str, Any]]:
@@ -83,9 +100,12 @@ def records(results: Results) -> list[dict[str, Any]]:
     return found
 
 
-def count(value: float) -> str:
-    """Three digits; thousands as k, millions as M."""
-    return _in_units(value, {" M": 1e6, " k": 1e3, "": 1.0})
+def separated(value: float) -> str:
+    """Three digits, or all of those before the point; the thousands separated: ``12 300``."""
+    if value < 999.5:
+        return _in_units(value, {"": 1.0})
+    digits = len(f"{value:.0f}") - 3
+    return f"{round(value, -digits):,.0f}".replace(",", " ")
 
 
 def duration(seconds: float) -> str:

@@ -12,7 +12,14 @@ from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
 from envpool_py.cli import arguments, tables
-from envpool_py.cli.arguments import CALLERS, add_shared, callers_of, complain, first_line
+from envpool_py.cli.arguments import (
+    CALLERS,
+    add_shared,
+    callers_of,
+    complain,
+    complain_if_busy,
+    first_line,
+)
 from envpool_py.cli.naming import UsageError, add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration
@@ -22,6 +29,9 @@ from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The part of the time that goes to one env by itself, and the most seconds for it.
 _PROFILE, _LONGEST_PROFILE = 0.05, 2.0
+
+#: Columns of a terminal.
+_WIDTH = 80
 
 HELP = "try pools for an env on this machine, and recommend one"
 EPILOG = """\
@@ -47,15 +57,16 @@ def run(args: argparse.Namespace) -> int:
     env_fn, callers = env_fn_of(args), callers_of(args)
     sizes = args.num_envs, len(usable_cores()), args.max_processes
     results = Results()
-    now = 0.0, "one env by itself"
+    try:
+        profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
+    except EnvError as error:
+        raise UsageError(first_line(error.message)) from None
+    settings = tune.first_settings(*sizes, callers, waits=profile.waits)
+    settings = [each._replace(on_error=args.on_error) for each in settings]
+    complain_if_busy()
+    now = 0.0, "the first pool"
     try:
         with showing(args.seconds, lambda: now):
-            try:
-                profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
-            except EnvError as error:
-                raise UsageError(first_line(error.message)) from None
-            settings = tune.first_settings(*sizes, callers, waits=profile.waits)
-            settings = [each._replace(on_error=args.on_error) for each in settings]
             tries = tune.try_settings(results, settings, callers, carry_out, env_fn, args.seconds)
             for over, setting in tries:
                 now = over, f"{over:.0f} s of {args.seconds:.0f} s: {setting.text}"
@@ -73,15 +84,24 @@ def _show(
     found = list(recommendations(args, results, profile, callers))
     if args.json:
         facts = {"env": args.env, "num_envs": args.num_envs, "one_env": profile._asdict()}
-        arguments.print_json(
-            {**facts, "recommendations": found, "measurements": tables.records(results)}
-        )
+        measured = {"recommendations": found, "measurements": tables.records(results)}
+        arguments.write_json(args.json, {**facts, **measured})
+    if args.json == "-":
         return
-    tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
-    print(*costs(profile), sep="\n")  # noqa: T201 - rich would wrap what is pasted
     for each in found:
         why = (f"# {reason}" for reason in each["reasons"])
-        print("", f"# {each['policy']}", each["code"], *why, sep="\n")  # noqa: T201
+        print(f"# {each['policy']}", wrapped(each["code"]), *why, "", sep="\n")  # noqa: T201
+    print(*costs(profile), "", sep="\n")  # noqa: T201 - rich would wrap what is pasted
+    tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
+
+
+def wrapped(code: str) -> str:
+    """The code with the arguments of a last line that is too long in a line of their own."""
+    *before, last = code.splitlines()
+    if len(last) > _WIDTH and last.endswith(")"):
+        opening, _, arguments_ = last.removesuffix(")").partition("(")
+        last = f"{opening}(\n    {arguments_}\n)"
+    return "\n".join([*before, last])
 
 
 def costs(profile: Probe) -> Iterator[str]:
@@ -105,28 +125,32 @@ def recommendations(
     for caller in callers:
         by_setting.setdefault(tune.recommended(results, caller), []).append(caller)
     for setting, own in by_setting.items():
-        why = list(reasons(results, profile, setting, own[0]))
+        why = list(reasons(results, profile, setting, own))
         yield {"policy": tables.text_of(*own), "code": code_of(args, setting), "reasons": why}
 
 
-def reasons(results: Results, profile: Probe, best: Setting, caller: Caller) -> Iterator[str]:
-    """The reasons for a setting, a line for each choice."""
-
-    def compared(option: str, text: str) -> str:
-        """The text, and the gain over the fastest setting that has the option or has it not."""
-        for other in results.ranked(caller):
-            if bool(getattr(other, option)) != bool(getattr(best, option)):
-                gain = results.rate(best, caller) / results.rate(other, caller)
-                return f"{text}; {gain:.2f} times the steps of {other.text}"
-        return text
-
-    cores = len(usable_cores())
-    used = f"{best.num_processes} on {cores} cores" if best.num_processes else "none"
-    if profile.waits:
+def reasons(
+    results: Results, profile: Probe, best: Setting, callers: list[Caller]
+) -> Iterator[str]:
+    """The reasons for a setting: its speed with each caller, as the tables have it."""
+    if profile.waits and (best.num_processes or best.in_threads):
         place = "in threads" if best.in_threads else "with a process per env"
-        used += f"; steps wait rather than compute, and {place} they wait at once"
-    yield "processes: " + compared("num_processes", used)
-    if best.in_threads:
-        yield "threads: " + compared("in_threads", "one per env")
-    if best.wait_num or any(setting.wait_num for setting in results.measured):
-        yield "wait_num: " + compared("wait_num", str(best.wait_num or "all rows"))
+        yield f"steps wait rather than compute; {place} they wait at once"
+    for caller in callers:
+        rate = f"{tables.rate_of(results, best, caller)} steps/s"
+        yield ": ".join([best.text, rate] if len(callers) == 1 else [tables.text_of(caller), rate])
+        for option in ("num_processes", "in_threads", "wait_num"):
+            for other in results.ranked(caller):
+                if bool(getattr(other, option)) != bool(getattr(best, option)):
+                    gain = results.rate(best, caller) / results.rate(other, caller)
+                    yield f"  {_compared(gain, best, other)}"
+                    break
+
+
+def _compared(gain: float, best: Setting, other: Setting) -> str:
+    if 1 / (1 + tune.WITHIN) <= gain <= 1 + tune.WITHIN:
+        return f"no difference from {other.text}: take the simplest"
+    text = f"{gain:.2f} times the steps of {other.text}"
+    if gain < 1 and other.wait_num and not best.wait_num:
+        text += ", which needs a loop for partial batches"
+    return text

@@ -68,10 +68,10 @@ def evaluate(
 ) -> Evaluation:
     """Run each episode exactly once, on whichever env is free, and return all results.
 
-    The episodes are chosen before they run, so those that end early are not over-represented. Among
-    the first episodes that a pool finishes, they are. If the actions of the policy depend on
-    the observations of the episode alone, and the envs take their seeds, the results are equal for
-    any number of envs and processes and any ``wait_num``.
+    The episodes are chosen before they run. So those that end early are not over-represented;
+    among the first episodes that a pool finishes they would be. If the actions of the policy depend
+    on the observations of the episode alone, and the envs take their seeds, the results are equal
+    for any number of envs and processes and any ``wait_num``.
 
     Every episode begins with a reset with its seed and options. The best pool is one with
     ``autoreset_mode=None``: in ``"same_step"`` each episode is reset twice. If the pool restarts an

@@ -99,7 +99,7 @@ class States:
             raise WorkerDiedError(death.message, death.env_ids, details=death.details)
         resets = state[busy.argmax()] == RESETTING
         kind = "resetting" if resets else "stepping"
-        fact = f"still {kind}; call recv() first, or use only the envs in ready_id"
+        fact = f"still {kind}; pass pool.batch_ids as the ids in partial batches, else call recv()"
         listed = ids[busy].tolist()
         if self.unread.issuperset(listed):
             of = "reset" if resets else "step"

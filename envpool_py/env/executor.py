@@ -212,7 +212,7 @@ class Executor:
             self.warn(checks.OVER, "an env was stepped after its episode ended; reset it")
         row = self._instrumented_step(action)
         if isinstance(row, (tuple, list)) and len(row) == 5:
-            self._check(checks.STEP, row[0], row[1])
+            self._check(checks.STEP, row[0], row[1], action)
         # A list makes the step loop call `finish`, which updates the stepper.
         return list(row) if type(row) is tuple else row
 
@@ -365,7 +365,7 @@ class Executor:
             seed = seed if self._options.episode_seeds else None
         return self.reset() if seed is None else self.reset(seed=seed)
 
-    def _check(self, what: str, obs: Any, reward: Any) -> None:
+    def _check(self, what: str, obs: Any, reward: Any, action: Any = None) -> None:
         """Check this kind of row: each time with ``ALWAYS``, else once."""
         if what not in self.to_check:
             return
@@ -377,6 +377,8 @@ class Executor:
             checks.REWARD: checks.reward_complaint(reward),
         }
         for kind, text in found.items():
+            if text is not None and checks.has_nan(action):
+                text = f"the action has nan, and then {text}; check your policy"  # noqa: PLW2901
             if text is not None and self._options.validate == ALWAYS:
                 raise ValueError(text)
             if text is not None:

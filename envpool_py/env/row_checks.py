@@ -66,6 +66,17 @@ def reward_complaint(reward: Any) -> str | None:
     return f"reward is {reward}" if found else None
 
 
+def has_nan(action: Any) -> bool:
+    """Return whether an action, or a part of it, is NaN."""
+    if isinstance(action, Mapping):
+        return any(map(has_nan, action.values()))
+    if isinstance(action, (tuple, list)):
+        return any(map(has_nan, action))
+    return isinstance(action, (float, np.floating, np.ndarray)) and (
+        np.asarray(action).dtype.kind == "f" and bool(np.isnan(action).any())
+    )
+
+
 def _warning(kind: str, texts: Mapping[int, str]) -> str:
     """Return the warning for the texts found in some envs, all of one kind."""
     ids = sorted(texts)

@@ -21,7 +21,11 @@ _RESET = Request("reset")
 
 
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    if callable(env_fns) or isinstance(env_fns, (str, Mapping)):
+    if callable(env_fns):
+        name = getattr(env_fns, "__name__", type(env_fns).__name__)
+        text = f"one env per callable: [{name}] * num_envs, or envpool_py.make({name}, num_envs)"
+        raise TypeError(f"env_fns must be a sequence of callables, {got(env_fns)}; pass {text}")
+    if isinstance(env_fns, (str, Mapping)):
         raise TypeError(f"env_fns must be a sequence of callables, {got(env_fns)}")
     listed = list(env_fns)
     if not listed:

@@ -190,7 +190,7 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
 
 
-@spell_out(ProcessPoolOptions, **_DEFAULTS)
+@spell_out(ProcessPoolOptions, **_DEFAULTS, caller_steps=None)
 def make(
     env: Env,
     num_envs: int = 1,
@@ -233,6 +233,11 @@ def make(
         autoreset_mode: ``"same_step"``: the row that ends an episode has the first observation of
             the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
             ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
+        caller_steps: step the last envs in this process, without isolation. None: chosen, see
+            ``num_processes``.
+
+    Returns:
+        A ``DummyVectorEnv`` if no process is needed, else a pool of the ``backend``.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or the pool does not take an option.

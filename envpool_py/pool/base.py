@@ -35,12 +35,14 @@ from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
 from envpool_py.pool.option_names import check_options
 from envpool_py.pool.option_signatures import AllOptions, spell_out
+from envpool_py.pool.space_list import Spaces
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
 from envpool_py.worker import process_group
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
+from envpool_py.worker.cores_and_threads import warn_of_torch
 from envpool_py.worker.hosts import Hosts, hosts_of
 
 if TYPE_CHECKING:
@@ -105,9 +107,13 @@ class BaseVectorEnv:
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_names.of(env_fns))
             self.worker_class = type(self.workers[0])
-            self.observation_space = [found.observation_space for found in self.engine.env_spaces]
-            self.action_space = [found.action_space for found in self.engine.env_spaces]
+            env_spaces = self.engine.env_spaces
+            both = [(each.observation_space, each.action_space) for each in env_spaces]
+            self.observation_space: list[Any] = Spaces(obs for obs, _ in both)
+            self.action_space: list[Any] = Spaces(action for _, action in both)
             self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
+            if hosts.group is not None:
+                warn_of_torch(len(hosts.group.hosts))
             self.is_closed = False
         except BaseException:
             self.is_closed = True

@@ -29,6 +29,7 @@ FOREIGN = {
     "n_envs": "num_envs in envpool_py.make; a pool class has one env per env_fn",
     "num_threads": "threads_per_process, which limits the threads of libraries, or num_processes",
     "num_workers": "num_processes",
+    "seed": "an argument of reset(seed=...)",
     "vec_env_cls": "backend in envpool_py.make, or a pool class",
     "vectorization_mode": "backend in envpool_py.make, or a pool class",
 }

@@ -6,6 +6,12 @@ import contextlib
 import importlib
 import os
 import sys
+from typing import Any
+
+from envpool_py.errors import warn
+
+#: Whether this process has warned of torch's threads: an entry if so.
+_WARNED: list[bool] = []
 
 
 def limit_threads(num_threads: int | None) -> None:
@@ -26,6 +32,22 @@ def limit_threads(num_threads: int | None) -> None:
     with contextlib.suppress(ImportError):
         # The limit holds until the process ends, because nothing restores it.
         importlib.import_module("threadpoolctl").threadpool_limits(num_threads)
+
+
+def warn_of_torch(num_processes: int) -> None:
+    """Warn once if torch's threads and so many worker processes outnumber the cores."""
+    torch: Any = sys.modules.get("torch")
+    threads = torch.get_num_threads() if hasattr(torch, "get_num_threads") else 1
+    cores = len(usable_cores())
+    if _WARNED or threads == 1 or not num_processes or threads + num_processes <= cores:
+        return
+    _WARNED.append(True)
+    warn(
+        f"torch computes with {threads} threads, beside {num_processes} worker processes on"
+        f" {cores} cores, and they slow each other down; call torch.set_num_threads(1), or set"
+        " OMP_NUM_THREADS=1 before torch is imported",
+        RuntimeWarning,
+    )
 
 
 def usable_cores() -> list[int]:

@@ -5,7 +5,7 @@
     python examples/benchmark/run.py --backend ceiling --backend shmem-caller --workload cartpole
 
 Pools take turns, each in a fresh process. ``--json`` keeps the measurements; ``--read`` makes
-tables of them without measuring, and ``examples/pictures.py throughput`` draws them.
+tables of them without measuring.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich import filesize
 from workloads import AGENT_WORKLOADS, WAITS, WORKLOADS, Workload
 
 from envpool_py.bench.measure import MeasurementError, ask
-from envpool_py.cli.tables import count, duration
+from envpool_py.cli.tables import duration, separated
 
 _ONE = Path(__file__).with_name("one.py")
 _WORK = {each.name: each for each in (*WORKLOADS, *AGENT_WORKLOADS)}
@@ -155,7 +155,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     for name in order.index:
         own, others = idle[idle["contestant"] == name], rows[rows["contestant"] == name]
         line = {
-            "steps/s": _spread(own["rate"], count),
+            "steps/s": _spread(own["rate"], separated),
             "of limit": _spread(own["of_limit"], "{:.2f}".format),
             "CPU efficiency": _median(own["efficiency"], "{:.2f}".format),
             "CPU per step": _spread(own["cpu"], duration),
@@ -167,7 +167,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
         }
         for think in sorted(set(rows["think"]) - {0}):
             busy = others[others["think"] == think]
-            line[f"steps/s, {1e6 * think:g} µs"] = _spread(busy["rate"], count)
+            line[f"steps/s, {1e6 * think:g} µs"] = _spread(busy["rate"], separated)
         lines[name] = line
     return pd.DataFrame(lines.values(), index=list(lines))
 
@@ -178,7 +178,7 @@ def libraries(rows: pd.DataFrame, think: float) -> pd.DataFrame:
     medians = own.groupby(["workload", "contestant"])["rate"].median().reset_index()
     medians["library"] = [CONTESTANTS[name].library for name in medians["contestant"]]
     best = medians.sort_values("rate").groupby(["library", "workload"]).last()
-    best["text"] = best["rate"].map(count) + " (" + best["contestant"] + ")"
+    best["text"] = best["rate"].map(separated) + " (" + best["contestant"] + ")"
     frame = best.pivot_table("text", "library", "workload", "first", fill_value="-")
     known = [name for name in (OURS, *LIBRARIES, CEILING) if name in frame.index]
     return frame.loc[known, list(dict.fromkeys(own["workload"]))]

@@ -2,10 +2,11 @@
 
 import json
 import struct
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from envpool_py.cli.tables import count
+from envpool_py.cli.tables import separated
 from tests.support.helpers import ROOT, run_python
 
 FOLDER = ROOT / "examples" / "benchmark"
@@ -40,7 +41,9 @@ def test_one_command_makes_tables(tmp_path):
     rows = json.loads(files["json"].read_text())
     rates = {(row["contestant"], row["think"]): row["steps"] / row["seconds"] for row in rows}
     assert {name for name, _ in rates} == {"bare", *pools}
-    assert all(f"| {count(rate)} " in text for (name, _), rate in rates.items() if name != "bare")
+    assert all(
+        f"| {separated(rate)} " in text for (name, _), rate in rates.items() if name != "bare"
+    )
     assert run_python(run, "--read", files["json"], cwd=tmp_path) == text
 
 
@@ -58,9 +61,7 @@ def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path):
 
 
 def test_every_picture_is_made_and_listed(tmp_path):
-    row = {"workload": "cartpole-x64", "contestant": "shmem", "think": 300e-6}
-    (tmp_path / "a.json").write_text(json.dumps([{**row, "steps": 100, "seconds": 0.5}]))
-    short = ["--seconds", 0.02, "--rounds", 1, "--read", tmp_path / "a.json"]
+    short = ["--seconds", 0.02]
     run_python(ROOT / "examples" / "pictures.py", "all", "--out", tmp_path, *short, cwd=tmp_path)
     folder = ROOT / "docs" / "pictures"
     page = (folder / "index.md").read_text()
@@ -73,3 +74,18 @@ def test_every_picture_is_made_and_listed(tmp_path):
         assert len(image) < 150_000
         width, height = struct.unpack(">II", image[16:24])
         assert (width, height >= 240) == (960, True)
+
+
+def test_the_animation_is_small_and_stands_still_if_motion_is_reduced(tmp_path):
+    path = tmp_path / "a.svg"
+    run_python(ROOT / "examples" / "animation.py", "--out", path, "--seconds", 0.1, cwd=tmp_path)
+    for text in (path.read_text(), (ROOT / "docs" / "pictures" / "animation.svg").read_text()):
+        assert len(text) < 1_000_000
+        moving = text.partition("prefers-reduced-motion: no-preference")
+        assert "animation:" in moving[2]
+        assert "animation:" not in moving[0]
+        assert "prefers-color-scheme: dark" in text
+        picture = ET.fromstring(text)
+        texts = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"policy", *(f"env {i}" for i in range(8))} <= set(texts)
+        assert "SIGSEGV" in texts

@@ -80,7 +80,7 @@ def test_the_pool_that_make_chooses(wait_num, rows):
 def test_the_options_reach_the_pool():
     setting = Setting("shmem", 3, 1, 2, caller_steps=True, copy=False)
     options = "num_processes=1, wait_num=2, caller_steps=True"
-    assert setting.text == f"shmem, {options}, copy=False"
+    assert setting.text == "1 proc + caller, wait 2, no copy"
     with settings.make_pool(setting, [CountEnv] * 3) as pool:
         assert type(pool).__name__ == "ShmemVectorEnv"
         assert pool.wait_num == 2

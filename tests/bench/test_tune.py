@@ -65,6 +65,8 @@ def test_partial_batches_of_the_fastest():
         ({DUMMY: 100, SHMEM: 180, EACH: 20}, SHMEM),
         ({DUMMY: 100, SHMEM: 104}, DUMMY),  # about as fast, and simpler
         ({SHMEM: 100, EACH: 104}, SHMEM),
+        ({DUMMY: 100, SHMEM: 109}, DUMMY),
+        ({DUMMY: 100, SHMEM: 112}, SHMEM),
         ({SHMEM: 100, CALLER: 104}, SHMEM),  # isolation comes first
         ({SHMEM: 100, CALLER: 200}, CALLER),
         ({SHMEM: 100, EACH: 200}, EACH),
@@ -77,6 +79,13 @@ def test_partial_batches_of_the_fastest():
 )
 def test_the_recommendation(rates, best):
     assert tune.recommended(results(rates), IDLE) == best
+
+
+def test_one_lucky_measurement_is_no_recommendation():
+    made = results({SHMEM: 100, DUMMY: 90, EACH: 300})
+    for setting in (SHMEM, DUMMY):
+        made.measured[setting] *= 2
+    assert tune.recommended(made, IDLE) == SHMEM
 
 
 class Machine:

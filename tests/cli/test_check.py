@@ -207,7 +207,7 @@ def test_the_report(arguments, status, strict, texts, cli):
     assert ended.status == strict
     assert all(text in ended.out for text in texts)
     assert list(dict.fromkeys(re.findall(r"^([a-z ]+?)  +\w+", ended.out, re.MULTILINE))) == STAGES
-    ended = cli(f"check {arguments} --json")
+    ended = cli(f"check {arguments} --json -")
     assert ended.status == status
     found = json.loads(ended.out)
     assert [each["stage"] for each in found["stages"]] == STAGES

@@ -12,10 +12,10 @@ import pytest
 from envpool_py.bench import timeline
 from envpool_py.bench.measure import Caller, MeasurementError
 from envpool_py.bench.settings import NAMES, Setting, make_pool
-from envpool_py.cli import bench, tables, tune
+from envpool_py.cli import arguments, bench, tables, tune
 from envpool_py.cli.timeline import summary
 from envpool_py.pool.choose import Probe
-from tests.bench.test_measure import IDLE, measurement
+from tests.bench.test_measure import measurement
 from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, results
 from tests.support.envs import CountEnv
 
@@ -29,14 +29,16 @@ def asked(monkeypatch):
 
     ``failing``: what the pools of these names raise.
     """
-    asked = SimpleNamespace(jobs=[], failing={})
+    asked = SimpleNamespace(jobs=[], failing={}, rates={})
 
     def carry_out(job):
         asked.jobs.append(job)
         if job.setting.pool in asked.failing:
             raise asked.failing[job.setting.pool]
-        return [measurement(100 * len(asked.jobs), caller) for caller in job.callers]
+        rate = asked.rates.get(job.setting.pool, 100 * len(asked.jobs))
+        return [measurement(rate, caller) for caller in job.callers]
 
+    monkeypatch.setattr(arguments, "busy_part", lambda _: None)
     monkeypatch.setattr(tune, "probe", lambda *_: COMPUTING)
     for command in (bench, tune):
         monkeypatch.setattr(command, "carry_out", carry_out)
@@ -48,11 +50,31 @@ def test_a_table_of_medians(asked, cli):
     ended = cli("bench CartPole-v1 --backend loop --backend dummy --policy-us 0 --repeats 2")
     assert [job.setting.pool for job in asked.jobs] == ["loop", "dummy"] * 2  # in turns
     table = ended.table()
-    assert [*table] == ["dummy", "loop"]  # the fastest first
+    assert [*table] == ["in process", "loop"]  # the fastest first
     assert table == {  # 100 and 300, 200 and 400 steps in a second
-        "dummy": ["300 (200 to 400)", "1.00", "2.00 ms", "4.00 ms", "250 ms", "50.0 MB"],
-        "loop": ["200 (100 to 300)", "0.67", "2.00 ms", "4.00 ms", "250 ms", "50.0 MB"],
+        "in process": ["300 ± 33 %", "1.50", "2.00 ms", "4.00 ms"],
+        "loop": ["200 ± 50 %", "1.00", "2.00 ms", "4.00 ms"],
     }
+    assert ended.out.startswith(
+        "CartPole-v1 x 16, policy: 0 µs per batch: in process, 300 ± 33 % steps/s\n"
+        "  1.50 times the steps of a loop\n"
+    )
+    assert max(map(len, ended.out.splitlines())) <= 80
+    many = cli("bench CartPole-v1 --num-envs 100 --backend dummy --policy-us 0 --repeats 1")
+    assert many.table()["in process"][-2:] == ["250 ms", "50.0 MB"]
+
+
+def test_a_small_difference_is_none(asked, cli):
+    """The simplest pool is the answer if another is no more than a tenth faster."""
+    asked.rates = {"loop": 1000, "dummy": 1090, "make": 1095}
+    pools = "--backend loop --backend dummy --backend make --policy-us 0 --repeats 1"
+    said = cli(f"bench CartPole-v1 {pools}").out.splitlines()[:2]
+    assert said == [
+        "CartPole-v1 x 16, policy: 0 µs per batch: loop, 1 000 steps/s",
+        "  no difference: no pool is more than 10% faster than a loop",
+    ]
+    asked.rates["make"] = 1200
+    assert ": make, 1 200 steps/s" in cli(f"bench CartPole-v1 {pools}").out
 
 
 def test_every_pool_with_callers_that_compute(asked, cli):
@@ -60,7 +82,7 @@ def test_every_pool_with_callers_that_compute(asked, cli):
     assert ended.status == 0
     assert " pools of 4 and 6 envs x 3 policies x 1 repeats: about " in ended.err
     text = "is left out: it would start 6 processes, and --max-processes is 5"
-    for name in ("gymnasium-async", "shmem, num_processes=6"):
+    for name in ("Gymnasium Async", "6 procs"):
         assert f"{name} {text}" in ended.err
     for num_envs, left_out in ((4, set()), (6, {"gymnasium-async"})):
         settings = [job.setting for job in asked.jobs if job.setting.num_envs == num_envs]
@@ -81,8 +103,8 @@ def test_failures_are_shown(failing, status, asked, tmp_path, cli):
     asked.failing[failing] = MeasurementError("ValueError: [boom]")
     ended = cli(f"bench CartPole-v1 --repeats 2 --json {tmp_path}/a.json")
     assert ended.status == status
-    assert f"  {failing}" in ended.out
-    assert "failed: ValueError: [boom]" in ended.out
+    name = {"shmem": "2 procs", "loop": "loop", "gymnasium-sync": "Gymnasium Sync"}[failing]
+    assert f"  {name} failed: ValueError: [boom]" in ended.out
     found = json.loads((tmp_path / "a.json").read_text())
     assert {each["pool"] for each in found if "error" in each} == {failing}
 
@@ -95,36 +117,70 @@ def test_ctrl_c_keeps_what_was_measured(asked, tmp_path, cli):
     found = json.loads((tmp_path / "a.json").read_text())
     assert {each["policy_seconds"] for each in found} == {0, 300e-6, 1e-3}
     measured = {each["pool"] for each in found}
-    assert measured == set(ended.table()) == {"loop", "gymnasium-sync", "gymnasium-async"}
+    assert measured == {"loop", "gymnasium-sync", "gymnasium-async"}
+    assert set(ended.table()) == {"loop", "Gymnasium Sync", "Gymnasium Async"}
 
 
 def test_numbers_have_units():
-    counts = [tables.count(each) for each in (0.5, 9.996, 99.96, 999.6, 1_234_567)]
-    assert counts == ["0.50", "10.0", "100", "1.00 k", "1.23 M"]
+    rates = [tables.separated(each) for each in (0.5, 9.996, 99.96, 999.6, 17_573, 1_234_567)]
+    assert rates == ["0.50", "10.0", "100", "1 000", "17 600", "1 230 000"]
     durations = [tables.duration(each) for each in (0.9999, 0.0123, 4.5e-6)]
     assert durations == ["1.00 s", "12.3 ms", "4.50 µs"]
 
 
-@pytest.mark.usefixtures("asked")  # for its two cores
 def test_why_that_one():
-    def why(profile, best, rates):
-        return list(tune.reasons(results(rates), profile, best, IDLE))
+    def why(profile, best, *rates):
+        callers = CALLERS[: len(rates)]
+        return list(tune.reasons(results(*rates), profile, best, callers))
 
     assert why(COMPUTING, DUMMY, {DUMMY: 1000, SHMEM: 500}) == [
-        "processes: none; 2.00 times the steps of shmem, num_processes=2"
+        "in process: 1 000 steps/s",
+        "  2.00 times the steps of 2 procs",
     ]
-    waits = "steps wait rather than compute, and with a process per env they wait at once"
+    waits = "steps wait rather than compute; with a process per env they wait at once"
     assert why(WAITING, PARTIAL, {EACH: 1000, PARTIAL: 3000, DUMMY: 100}) == [
-        f"processes: 2 on 2 cores; {waits}; 30.00 times the steps of dummy",
-        "wait_num: 4; 3.00 times the steps of shmem, num_processes=16",
+        waits,
+        "2 procs, wait 4: 3 000 steps/s",
+        "  30.00 times the steps of in process",
+        "  3.00 times the steps of 16 procs",
     ]
-    assert why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1000}) == [
-        "processes: 16 on 2 cores",
-        "wait_num: all rows; 1.00 times the steps of shmem, num_processes=2, wait_num=4",
+    assert why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1050}) == [
+        "16 procs: 1 000 steps/s",
+        "  no difference from 2 procs, wait 4: take the simplest",
     ]
+    slower = why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1140})[-1]
+    assert slower == (
+        "  0.88 times the steps of 2 procs, wait 4, which needs a loop for partial batches"
+    )
+    # Each figure is that of its own table.
+    assert why(COMPUTING, DUMMY, {DUMMY: 109, SHMEM: 100}, {DUMMY: 96, SHMEM: 100}) == [
+        "policy: 0 µs per batch: 109 steps/s",
+        "  no difference from 2 procs: take the simplest",
+        "policy: 1000 µs per batch: 96.0 steps/s",
+        "  no difference from 2 procs: take the simplest",
+    ]
+
+
+def test_the_cost_of_one_env():
     step, resets, _ = tune.costs(WAITING)
     assert step == "step: 1.00 ms with resets (median 1.00 ms, p99 9.00 ms), 10% of it on the CPU"
     assert resets == "resets: none until the time was over"
+
+
+def test_long_code_is_wrapped():
+    code = "import envpool_py\npool = envpool_py.make(" + ", ".join(["argument=1"] * 9) + ")"
+    shown = tune.wrapped(code).splitlines()
+    assert shown[1:] == ["pool = envpool_py.make(", "    " + ", ".join(["argument=1"] * 9), ")"]
+    assert tune.wrapped("pool = f(x)") == "pool = f(x)"
+
+
+@pytest.mark.parametrize("busy", [0.5, 0.1, None])
+@pytest.mark.usefixtures("asked")
+def test_a_busy_machine_is_said(busy, cli, monkeypatch):
+    monkeypatch.setattr(arguments, "busy_part", lambda _: busy)
+    text = "the machine is busy: other programs use 50% of its cores"
+    for command in ("bench CartPole-v1 --backend loop --repeats 1", "tune CartPole-v1"):
+        assert (text in cli(f"{command} --seconds 0.05").err) == (busy == 0.5)
 
 
 def test_a_pool_for_each_caller_that_needs_another():
@@ -138,19 +194,17 @@ def test_settings_that_fail_are_told(asked, cli):
     asked.failing["shmem"] = MeasurementError("OSError: no processes today")
     ended = cli("tune ALE/Pong-v5 --seconds 0.05")
     assert ended.status == 0
-    assert "shmem, num_processes=16 failed: OSError: no processes today" in ended.out
+    assert "16 procs failed: OSError: no processes today" in ended.out
     code = 'make("ale_py:ALE/Pong-v5", 16, backend="dummy")'
-    assert ended.out.splitlines()[-8:] == [
-        "step: 1.00 ms with resets (median 900 µs, p99 2.00 ms), 100% of it on the CPU",
-        "resets: 5.00 ms each, 5% of the time",
-        "observation: 33.6 kB",
-        "",
+    assert ended.out.splitlines()[:3] == [
         "# policy: 0 or 300 or 1000 µs per batch",
         "import envpool_py",
         f"pool = envpool_py.{code}",
-        "# processes: none",
     ]
-    found = json.loads(cli("tune ALE/Pong-v5 --seconds 0.05 --json").out)
+    assert "step: 1.00 ms with resets (median 900 µs, p99 2.00 ms), 100%" in ended.out
+    assert "resets: 5.00 ms each, 5% of the time\nobservation: 33.6 kB\n\nALE/Pong" in ended.out
+    assert max(map(len, ended.out.splitlines())) <= 80
+    found = json.loads(cli("tune ALE/Pong-v5 --seconds 0.05 --json -").out)
     assert code in found["recommendations"][0]["code"]
     assert found["one_env"]["obs_bytes"] == 33_600
     assert {each["pool"] for each in found["measurements"]} == {"dummy", "shmem"}

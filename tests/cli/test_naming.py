@@ -21,7 +21,7 @@ from tests.cli.parts import COUNT
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
 
-PAGE = (ROOT / "docs/commands.md").read_text()
+PAGE = (ROOT / "docs/commands.md").read_text().replace(" \\\n    ", " ")
 CORRIDOR = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
 SHORTER = {"tune": "--seconds 0.2", "bench": "--seconds 0.02 --repeats 1 --policy-us 0"}
 BAD_INPUT = re.compile("^envpool-py: (no env|corridor.py:Corridor: missing|--out)", re.MULTILINE)
@@ -143,8 +143,8 @@ def test_collect_names_the_env(env, others, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path / "folder")
     trust = "" if env.startswith("CartPole") else "--trust"
     ended = cli(f"replay {path} {trust}")
-    assert (ended.status, "the run ended well" in ended.out) == (0, True), ended
-    shown = json.loads(cli(f"show {path} --json").out)
+    assert (ended.status, "the record is complete" in ended.out) == (0, True), ended
+    shown = json.loads(cli(f"show {path} --json -").out)
     assert shown["env"] == env.partition(" ")[0].replace("own.py", str(tmp_path / "own.py"))
     assert (shown["episodes"], shown["seeds"], shown["complete"]) == (4, [1, 2], True)
     if others:  # its rows are others
@@ -172,7 +172,7 @@ def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
         status, out, err = cli(f"replay {path} --trust")
         assert status == (0 if is_named else 2), err
         text = "does not name the env of its 2 envs; name that of the run: envpool-py"
-        assert ("the run ended well" if is_named else text) in out + err
+        assert ("the record is complete" if is_named else text) in out + err
     assert cli(f"replay {path} tests.cli.parts:count_env --env 1").status == 0
 
 

@@ -27,12 +27,12 @@ def test_a_reset_is_no_step(mode, tmp_path, cli):
     env_fns = [partial(envs.CountEnv, 0, 3)]
     with DummyVectorEnv(env_fns, autoreset_mode=mode, record=path) as pool:
         pool.reset()
-        while len(lengths := json.loads(cli(f"show {path} --json").out)["lengths"]) < 3:
+        while len(lengths := json.loads(cli(f"show {path} --json -").out)["lengths"]) < 3:
             _, _, terminated, truncated, _ = pool.step([0])
             if mode is None and (terminated | truncated)[0]:
                 pool.reset()
     assert lengths == [3, 3, 3]
-    assert json.loads(cli(f"show {path} --json").out)["steps"] == 9
+    assert json.loads(cli(f"show {path} --json -").out)["steps"] == 9
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -43,7 +43,7 @@ def test_restarts_are_those_that_collect_counts(fault, processes, tmp_path, cli)
     limits = f"--num-envs 3 --episodes 12 --num-processes {processes} --seed 1"
     ended = cli(f"collect {env} {limits} --on-error restart --record {path}")
     assert ended.status == 0
-    found = json.loads(cli(f"show {path} --json").out)
+    found = json.loads(cli(f"show {path} --json -").out)
     assert found["restarts"] == len(found["errors"]) == int(ended.table()["restarts"][0]) > 0
 
 

@@ -12,8 +12,9 @@ ELSEWHERE = ("docs/coming_from.md", "docs/ray.md")
 
 RUN_ALL = """
 import runpy, sys
-sys.path.insert(0, "")
-for path in sys.argv[1:]:
+examples, *paths = sys.argv[1:]
+sys.path[:0] = ["", examples]
+for path in paths:
     runpy.run_path(path, run_name="__main__")
 """
 
@@ -42,4 +43,6 @@ def run(page, folder):
     for name, code in programs(ROOT / page):
         (folder / name).write_text(code, encoding="utf-8")
         names.append(name)
-    run_python("-c", RUN_ALL, *names, cwd=folder, env={"MPLCONFIGDIR": str(folder)})
+    run_python(
+        "-c", RUN_ALL, ROOT / "examples", *names, cwd=folder, env={"MPLCONFIGDIR": str(folder)}
+    )

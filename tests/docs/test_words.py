@@ -94,3 +94,30 @@ def test_messages_docstrings_and_comments():
         if (match := WORDS.search(line.partition("#")[2]))
     ]
     assert not found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_code_fits_into_the_page(path):
+    """Output and commands that others run may be longer."""
+    code = re.findall(
+        r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    typed = [line for block in code for line in block.splitlines()]
+    if any(line.startswith(">>>") for line in typed):
+        typed = [line for line in typed if line.startswith((">>>", "..."))]
+    assert not [line for line in typed if len(line) > 88]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_begins_with_its_answer(path):
+    """Not with a sentence that all pages share."""
+    first = "".join([line for _, line in prose(path) if line][1:2])
+    assert not re.match("(After|With|On) (reading )?(this|each of these|these) ", first)
+
+
+def test_titles_are_different():
+    titles = {}
+    for path in (ROOT / "docs").rglob("*.md"):
+        first = next((line for _, line in prose(path) if line.startswith("# ")), "")
+        titles.setdefault(first, []).append(path.name)
+    assert not [pages for title, pages in titles.items() if title and len(pages) > 1]

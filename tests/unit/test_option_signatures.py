@@ -53,13 +53,14 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
         "concurrent": False,
     }
     if function is make:
-        others |= {"autoreset_mode": "same_step", "columns": True}
+        others |= {"autoreset_mode": "same_step", "columns": True, "caller_steps": None}
     for name in (OF_ALL | OF_PROCESSES) & names:
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert parameters[name].default == (others[name] if name in others else own[name].default)
     typed = function.__init__ if isinstance(function, type) else function
     assert typing.get_type_hints(typed).keys() - {"return"} == names
-    args = inspect.getdoc(function).partition("Args:\n")[2].partition("\nRaises:")[0]
+    args = inspect.getdoc(function).partition("Args:\n")[2]
+    args = re.split(r"\n(?:Returns|Raises):", args)[0]
     explained = re.findall(r"^ {4}(\w+): \S", args, re.MULTILINE)
     assert explained == list(parameters)
     assert '``"restart"``: the env is\n' in args  # the meaning, and not a reference to it

@@ -1,0 +1,210 @@
+"""The figures of README and docs: measure them, and write them into the pages.
+
+Each figure is in ``docs/figures.json`` once. A page marks the place of a figure with its key::
+
+    <!--fig simulator.gain-->21.1<!--/fig-->
+
+Run the first command on a machine that does nothing else; it takes about twenty minutes. The second
+one writes the figures of the file into all pages. A test fails where a page has another figure.
+
+::
+
+    python examples/figures.py measure
+    python examples/figures.py write
+
+``measure simulator ppo`` measures some of the parts again and keeps the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # where envpool_py is
+
+import gymnasium as gym
+
+import envpool_py
+from envpool_py.bench import measure as measuring
+from envpool_py.bench.measure import Caller, Job
+from envpool_py.bench.settings import SYNC, Setting
+from envpool_py.cli.tables import separated
+
+ROOT = Path(__file__).resolve().parents[1]
+FILE = ROOT / "docs" / "figures.json"
+PLACE = re.compile(r"<!--fig (?P<key>[\w.-]+)-->(?P<shown>.*?)<!--/fig-->")
+
+THINK_US = 300
+"""CPU time of the caller before each batch in ``libraries``, in microseconds."""
+
+
+def simulator() -> dict[str, float]:
+    """The first command of the README: 64 envs that wait 2 ms in each step."""
+    return _bench(
+        {"loop": "loop", "gymnasium-async": "gymnasium_async", "make": "ours"},
+        *("examples/simulator.py:Simulator", "--num-envs", "64", "--policy-us", "0"),
+    )
+
+
+def halves() -> dict[str, float]:
+    """Whole and half batches, with a policy that takes its time for each row."""
+    found: dict[str, float] = {}
+    for name, env_id, num_envs, row_us in (
+        ("cartpole", "CartPole-v1", 64, 10),
+        ("halfcheetah", "HalfCheetah-v5", 16, 30),
+    ):
+        caller = Caller(50e-6, row_us * 1e-6)
+        shmem = Setting("shmem", num_envs, 1)
+        settings = {
+            "sync": Setting(SYNC, num_envs),
+            "whole": shmem._replace(caller_steps=True),
+            "half": shmem._replace(wait_num=num_envs // 2),
+        }
+        rates: dict[str, list[float]] = defaultdict(list)
+        for _ in range(5):
+            for key, setting in settings.items():
+                job = Job(setting, functools.partial(gym.make, env_id), [caller], 1.0)
+                rates[key] += [each.rate for each in measuring.carry_out(job)]
+        found |= {f"{name}.{key}": median(own) for key, own in rates.items()}
+        found[f"{name}.gain"] = found[f"{name}.half"] / found[f"{name}.sync"]
+        found[f"{name}.whole_gain"] = found[f"{name}.whole"] / found[f"{name}.sync"]
+    return found
+
+
+def libraries() -> dict[str, float]:
+    """Steps per second of each library: the caller computes before each batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "benchmark.json"
+        workloads = ["--workload", "cartpole-x64", "--workload", "halfcheetah-x16"]
+        _run("examples/benchmark/run.py", *workloads, "--think", str(THINK_US), "--json", str(path))
+        rows = json.loads(path.read_text())
+    names = {"cartpole-x64": "cartpole", "halfcheetah-x16": "halfcheetah"}
+    rates: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.get("steps") and row["contestant"] != "bare":
+            key = f"{names[row['workload']]}.{row['contestant']}"
+            rates[key].append(row["steps"] / row["seconds"])
+    found = {key: median(own) for key, own in rates.items()}
+    for name in names.values():
+        ours = max(found[f"{name}.shmem"], found[f"{name}.shmem-caller"])
+        found[f"{name}.ours"] = ours
+        for other in ("gymnasium-sync", "gymnasium-async", "sb3-subproc"):
+            found[f"{name}.gain_{other}"] = ours / found[f"{name}.{other}"]
+    return found
+
+
+def ppo() -> dict[str, float]:
+    """Steps per second of PPO of Stable-Baselines3, its training included; torch has a thread."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ppo.json"
+        _run("examples/benchmark/ppo.py", "--threads", "1", "--json", str(path))
+        rows = json.loads(path.read_text())
+    return ppo_of(rows)
+
+
+def ppo_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The figures of what ``ppo.py --json`` wrote."""
+    steps = {"CartPole-v1": 16 * 64, "HalfCheetah-v5": 16 * 64, "PongNoFrameskip-v4": 8 * 32}
+    envs = dict(zip(steps, ("cartpole", "halfcheetah", "pong"), strict=True))
+    names = {"Dummy": "dummy", "Subproc": "subproc", "caller": "caller", "num_processes": "shmem"}
+    found = {}
+    for row in rows:
+        name = next(name for part, name in names.items() if part in row["vec_env"])
+        found[f"{envs[row['env']]}.{name}"] = steps[row["env"]] / median(row["learn"][1:])
+    for env in {key.partition(".")[0] for key in found}:
+        best = max(found[f"{env}.caller"], found[f"{env}.shmem"])
+        found[f"{env}.gain"] = best / found[f"{env}.subproc"]
+    return found
+
+
+PARTS: dict[str, Callable[[], dict[str, float]]] = {
+    "simulator": simulator,
+    "halves": halves,
+    "libraries": libraries,
+    "ppo": ppo,
+}
+
+
+def _run(*words: str) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, *words], cwd=ROOT, env=env, check=True)  # noqa: S603
+
+
+def _bench(names: dict[str, str], *words: str) -> dict[str, float]:
+    """Medians of ``envpool-py bench``, and the gains of the pool called ``ours``."""
+    backends = [word for name in names for word in ("--backend", name)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bench.json"
+        _run("-m", "envpool_py.cli", "bench", *words, *backends, "--json", str(path))
+        rows = json.loads(path.read_text())
+    rates: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        rates[names[row["pool"]]].append(row["steps"] / row["seconds"])
+    found = {name: median(own) for name, own in rates.items()}
+    gains = {f"gain_{name}": found["ours"] / rate for name, rate in found.items() if name != "ours"}
+    return found | gains
+
+
+# ---------------------------------------------------------------------------------- the pages
+
+
+def text_of(value: float) -> str:
+    """As pages show it: two digits of a ratio below ten, three digits of a rate."""
+    return f"{value:.1f}" if value < 100 else separated(value)
+
+
+def pages() -> list[Path]:
+    """README and all pages."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def written(text: str, values: dict[str, float]) -> str:
+    """The text of a page with these figures. KeyError: the file has no such figure."""
+    return PLACE.sub(
+        lambda place: f"<!--fig {place['key']}-->{text_of(values[place['key']])}<!--/fig-->", text
+    )
+
+
+def values_of(file: Path = FILE) -> dict[str, float]:
+    """All figures by their key, such as ``simulator.ours``."""
+    parts = json.loads(file.read_text(encoding="utf-8"))["parts"]
+    return {f"{part}.{key}": value for part, own in parts.items() for key, value in own.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, or write the figures into the pages."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("action", choices=["measure", "write"])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
+    args = parser.parse_args(argv)
+    if args.action == "measure":
+        found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"parts": {}}
+        busy = measuring.busy_part(1.0) or 0.0
+        for name in args.parts or PARTS:
+            new = {key: float(f"{value:.4g}") for key, value in PARTS[name]().items()}
+            old = found["parts"].get(name, {})
+            for key in old.keys() - new.keys():  # its library is not installed here
+                print(f"{name}.{key}: not measured; the old figure is kept")
+            found["parts"][name] = {**old, **new}
+            cores = len(os.sched_getaffinity(0))
+            facts = {"version": envpool_py.__version__, "cores": cores, "busy": round(busy, 2)}
+            found.setdefault("facts", {})[name] = facts
+            FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        page.write_text(written(text, values_of()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Each figure of a page is the one that was measured, and README shows what a terminal shows."""
+
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.support.helpers import ROOT
+
+sys.path.append(str(ROOT / "examples"))
+
+import figures
+from simulator import Simulator
+
+from envpool_py.errors import WorkerDiedError
+from envpool_py.sb3 import SubprocVecEnv
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_figure_is_the_measured_one(page):
+    text = page.read_text(encoding="utf-8")
+    assert figures.written(text, figures.values_of()) == text
+    assert text.count("<!--fig ") == text.count("<!--/fig-->") == len(figures.PLACE.findall(text))
+
+
+def test_figures_that_follow_from_others():
+    values = figures.values_of()
+    for gain, ours, other in (
+        ("simulator.gain_loop", "simulator.ours", "simulator.loop"),
+        ("halves.cartpole.gain", "halves.cartpole.half", "halves.cartpole.sync"),
+        ("libraries.cartpole.gain_sb3-subproc", "libraries.cartpole.ours", None),
+    ):
+        of = values[other or "libraries.cartpole.sb3-subproc"]
+        assert values[gain] == pytest.approx(values[ours] / of, rel=0.01)
+
+
+def test_the_figures_of_a_training():
+    rows = [
+        {"env": "PongNoFrameskip-v4", "vec_env": name, "learn": [9.0, seconds, seconds]}
+        for name, seconds in (
+            ("SB3 DummyVecEnv", 1.0),
+            ("SB3 SubprocVecEnv", 2.0),
+            ("ShmemVecEnv, num_processes=2", 1.0),
+            ("ShmemVecEnv, caller_steps=True", 0.5),
+        )
+    ]
+    found = figures.ppo_of(rows)
+    assert (found["pong.caller"], found["pong.gain"]) == (512, 4.0)
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 90
+
+
+def test_the_crash_of_readme_is_real(caplog):
+    env_fns = [Simulator] * 5 + [functools.partial(Simulator, crash=1.0)] + [Simulator] * 2
+    venv = SubprocVecEnv(env_fns)
+    venv.reset()
+    with pytest.raises(WorkerDiedError) as raised:
+        venv.step(np.zeros(8, int))
+    venv.close()
+    assert f"\nenvpool_py.errors.WorkerDiedError: {str(raised.value).splitlines()[0]}\n" in README
+    venv = SubprocVecEnv(env_fns, on_error="restart")
+    venv.reset()
+    venv.step(np.zeros(8, int))
+    venv.close()
+    assert f"\n{caplog.messages[0]}\n" in README
+
+
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "examples/README.md"]
+)
+def test_links_lead_to_files(name):
+    page = ROOT / name
+    links = LINK.findall(page.read_text(encoding="utf-8"))
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_each_example_is_in_the_gallery():
+    gallery = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    programs = [path.name for path in (ROOT / "examples").glob("*.py")]
+    assert not [name for name in programs if f"`{name}`" not in gallery]
+
+
+def test_a_measurement_has_all_figures(monkeypatch):
+    """``measure`` finds every figure of the file; here nothing is measured."""
+    known = figures.values_of()
+    rates = [100.0, 200.0, 400.0]
+
+    def carry_out(job):
+        kind = 1 if job.setting.caller_steps else 2 if job.setting.wait_num else 0
+        return [SimpleNamespace(rate=rates[kind])]
+
+    def run(*words):
+        path = Path(words[words.index("--json") + 1])
+        names = ["envpool-cpp", "bare", *(key.partition(".")[2] for key in known)]
+        workloads = ("cartpole-x64", "halfcheetah-x16")
+        rows = [
+            {"workload": workload, "contestant": name, "steps": 50, "seconds": 0.5}
+            for workload in workloads
+            for name in {each.removeprefix("cartpole.") for each in names}
+            if "." not in name
+        ]
+        if "bench" in words:
+            pools = ("loop", "gymnasium-async", "make")
+            rows = [{"pool": name, "steps": 50, "seconds": 0.5} for name in pools]
+        path.write_text(json.dumps(rows))
+
+    monkeypatch.setattr(figures.measuring, "carry_out", carry_out)
+    monkeypatch.setattr(figures, "_run", run)
+    for part in ("simulator", "halves", "libraries"):
+        keys = {key.partition(".")[2] for key in known if key.startswith(f"{part}.")}
+        assert keys <= figures.PARTS[part]().keys()
+    assert figures.halves()["cartpole.gain"] == 4.0
