@@ -70,6 +70,7 @@ OPTIONS = {
     "affinity": (False, IN_PROCESS),
     "step_timeout": (60.0, IN_PROCESS),
     "caller_steps": (False, IN_PROCESS),
+    "concurrent": (True, IN_PROCESS),
     "num_processes": (1, IN_PROCESS),
     "context": ("fork", IN_PROCESS),
     "start_method": ("fork", IN_PROCESS),

@@ -264,7 +264,7 @@ def test_evaluate():
     ("args", "errors"), [(["Arm", "--wrapper", "envpool_py.wrappers:OldGymEnv"], 0), (["Arm"], 1)]
 )
 def test_the_command_check(args, errors, capsys):
-    status = cli.main(["check", f"{__name__}:{args[0]}", "--json", *args[1:]])
+    status = cli.main(["check", f"{__name__}:{args[0]}", *args[1:], "--json", "-"])
     out = capsys.readouterr().out
     assert (status, json.loads(out)["errors"]) == (errors, errors)
     assert ("OldGymEnv" in out.partition("stages")[2]) == bool(errors)
