@@ -198,7 +198,7 @@ HANGS = {
     "hang": ("end", "in _fault"),
     "gil": ("end", "in do_gil"),
     "stop": ("end", "in do_stop"),
-    "frozen": ("begin", "in receive"),  # its process, before the request comes
+    "frozen": ("begin", ""),  # its process, before the request comes: no code of the env runs
 }
 
 
@@ -226,7 +226,7 @@ def test_an_env_that_hangs_is_named_with_its_stack(place, where, name):
         assert error.env_id == 1
         assert {*error.env_ids} <= {*mates}
         assert isinstance(error, EnvError)
-        assert "ost recent call first" in str(error)
+        assert ("ost recent call first" in str(error)) == bool(stack)
         assert stack in str(error)
         assert not helpers.running(pid)
         look_soon(pool, 60.0)

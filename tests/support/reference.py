@@ -63,6 +63,8 @@ class HandStepped:
     def _step(self, i, action):
         if self.mode == "next_step" and self.ended[i]:
             return self._reset(i).marked()
+        if isinstance(action, np.ndarray) and action.ndim == 0:
+            action = action[()]  # as `actions[i]` of a batch
         result = copy.deepcopy(self.envs[i].step(copy.deepcopy(action)))
         obs, reward, terminated, truncated, info = result
         self.ended[i] = bool(terminated or truncated)
