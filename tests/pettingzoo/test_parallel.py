@@ -252,8 +252,6 @@ def test_envs_that_are_refused(make, error, text):
 
 def test_wrong_options():
     with pytest.raises(ValueError, match="one of dummy, .*, thread, ray, got 'cluster'"):
-        ValueError, match="one of dummy, subproc, shmem, thread, ray, got 'cluster'"
-    ):
         ParallelVectorEnv([MeadowEnv], "cluster")
     for options in ({"num_processes": 1}, {"columns": False}):
         with pytest.raises((TypeError, ValueError), match=next(iter(options))):
