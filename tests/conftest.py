@@ -45,7 +45,9 @@ from tests.support.helpers import (  # noqa: E402
 
 PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "tests/docs/test_programs_of_peers.py")
 PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
-PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
+PEERS += tuple(
+    f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "atari", "examples")
+)
 """The files and folders that import the libraries which are compared with or adapted to."""
 
 RAY = ("tests/ray", "tests/backends", "tests/pool")
