@@ -215,6 +215,7 @@ def test_finished_envs_come_first(gated):
         assert pool.recv()[0].tolist() == [[666]]
 
 
+@pytest.mark.slow
 def test_a_pool_closed_by_another_thread_ends_the_wait(gated, beside):
     pool = ThreadVectorEnv(gated)
     pool.reset()
