@@ -206,13 +206,15 @@ class Engine:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
                 self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
-                flight.positions.mark_returned(ids[marks & _NEW_POSITION > 0])
+                flight.positions.mark_returned(
+                    [int(ids[k]) for k, m in marked if m & _NEW_POSITION]
+                )
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
             if recovery.restarts:
-                recovery.returned(ids, ids[marks & (FINAL | OVER) > 0].tolist())
+                recovery.returned(ids, [int(ids[k]) for k, m in marked if m & (FINAL | OVER)])
             self.batch_ids = ids
             self.counts[0] += 1
             self.counts[1] += len(ids)

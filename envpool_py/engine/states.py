@@ -54,33 +54,40 @@ class States:
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
         # When requests were sent or returned, in nanoseconds, and of which envs. A log, because
-        # each batch adds an entry (0.1 µs; to store 64 times took 3 µs), and few read it.
+        # each batch adds an entry (0.1 µs; to store 64 times took 3 µs), and few read it. The first
+        # entry has all envs, in the order of their last entries; their times are in ``_times``.
         self._log: list[tuple[int, IdArray]] = [(0, np.arange(num_envs))]
+        self._times = np.zeros(num_envs, np.int64)
 
     def in_flight(self) -> NDArray[np.bool_]:
         """Return a mask ``(num_envs,)`` of the envs in flight."""
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
 
-    def _times(self) -> NDArray[np.int64]:
-        """Return the last time of each env in the log; in one batch in the order of the rows."""
-        times = np.zeros(len(self.state), np.int64)
-        for time_ns, ids in self._log:
-            times[ids] = time_ns + np.arange(len(ids))
-        self._log = [(int(times[i]), np.array([i])) for i in np.argsort(times).tolist()]
-        return times
+    def _condense(self) -> IdArray:
+        """Return all ids in the order of their last entry in the log; shorten the log."""
+        log = self._log
+        ids = np.concatenate([ids for _, ids in log])
+        times = np.repeat([time_ns for time_ns, _ in log], [len(ids) for _, ids in log])
+        times[: len(self._times)] = self._times[log[0][1]]
+        place = np.empty(len(self._times), np.intp)
+        place[ids] = np.arange(len(ids))
+        self._times, order = times[place], np.argsort(place)
+        self._log = [(0, order)]
+        return order
 
     def waiting(self) -> IdArray:
         """Return the envs in flight, the oldest request first."""
-        order = np.argsort(self._times())
+        order = self._condense()
         return order[self.in_flight()[order]]
 
     def sent_before(self, nanoseconds: int) -> set[int]:
         """Return the envs in flight whose requests were sent before this ``time.monotonic_ns``."""
-        return set(np.flatnonzero(self.in_flight() & (self._times() < nanoseconds)).tolist())
+        self._condense()
+        return set(np.flatnonzero(self.in_flight() & (self._times < nanoseconds)).tolist())
 
     def ready(self) -> IdArray:
         """Return the envs that accept a request, in the order in which results were returned."""
-        order = np.argsort(self._times())
+        order = self._condense()
         return order[self.state[order] < STEPPING]
 
     def check_free(self, ids: IdArray) -> None:
@@ -132,8 +139,8 @@ class States:
         self.state[envs.index] = state
         self.num_in_flight -= len(ids)
         self._log.append((time.monotonic_ns(), ids))
-        if len(self._log) > _LONGEST_LOG + len(self.state):
-            self._times()
+        if len(self._log) > _LONGEST_LOG:
+            self._condense()
         if self.unread:
             self.unread.difference_update(ids.tolist())
         if self.deaths:

@@ -152,7 +152,8 @@ class Executor:
         if recreate:
             self._recreate()
         self.env_id, self._options = env_id, options
-        self._root, self._episode, self._over = root, episode, over
+        self._root = root
+        self.position: Position = episode, over
         self._restarts, self._is_new = restarts, restarts > 0
         if options.validate == ALWAYS:
             self.to_check |= {checks.RESET, checks.STEP}
@@ -164,10 +165,6 @@ class Executor:
             self._close_env()
         self._is_new = True  # and closed, until there is a new one
         self._make()
-
-    @property
-    def position(self) -> Position:
-        return self._episode, self._over
 
     @property
     def stepper(self) -> Any:
@@ -196,7 +193,8 @@ class Executor:
     @property
     def _past_end(self) -> bool:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
-        return self._over and self._options.autoreset_mode is None and checks.OVER in self.to_check
+        waits = self.position[1] and self._options.autoreset_mode is None
+        return waits and checks.OVER in self.to_check
 
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
@@ -245,7 +243,7 @@ class Executor:
             over = getattr(self._turns, EPISODE_OVER)
         if not over:
             return row
-        self._over = True
+        self.position = self.position[0], True
         if self._options.autoreset_mode == NEXT_STEP:
             self._pending = self.reset
         if self._options.autoreset_mode != SAME_STEP:
@@ -254,7 +252,7 @@ class Executor:
         final = spaces.snapshot(info) if info else {}
         begun: dict[str, Any] = {}
         try:
-            first, _, _, _, begun = self.reset()
+            first, begun = self._begin_episode({})
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
         info = FinalInfo(begun)
@@ -296,25 +294,29 @@ class Executor:
             final["env_done"] = True
         if self._options.autoreset_mode == SAME_STEP:
             self.inner = "reset"
-            first, _, _, _, info = self.reset()
+            first, info = self._begin_episode({})
             info = FinalInfo(info, env_error=error, final_obs=obs, final_info=final)
             return first, 0.0, False, True, info
         return obs, 0.0, False, True, final
 
     def reset(self, **kwargs: Any) -> Row:
         """Reset the env with these arguments and return the row."""
+        obs, info = self._begin_episode(kwargs)
+        return obs, 0.0, False, False, ResetInfo(info)
+
+    def _begin_episode(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         seed, options = kwargs.get("seed"), kwargs.get("options")
-        recycle = self._options.recycle
+        rules = self._options
         is_lost = self._closed and self._is_new
-        if is_lost or (recycle is not None and self._resets >= recycle):
+        if is_lost or (rules.recycle is not None and self._resets >= rules.recycle):
             self.inner = "env_fn"
             self._recreate()
-        root, episode = self._root if seed is None else seed, self._episode + 1
-        if self._options.episode_seeds:
+        root, episode = self._root if seed is None else seed, self.position[0] + 1
+        if rules.episode_seeds:
             episode = episode if seed is None else 0
             seed = seeding.of_episode(root, episode)
-        elif self._options.reset_fn is not None and seed is None and options is None:
-            seed, options = self._options.reset_fn(self.env_id, episode)
+        elif rules.reset_fn is not None and seed is None and options is None:
+            seed, options = rules.reset_fn(self.env_id, episode)
             seed = None if seed is None else operator.index(seed)
         elif self._is_new and seed is None and takes_seed(self.env):
             seed = seeding.of_restart(root, self._restarts, episode)
@@ -324,11 +326,12 @@ class Executor:
             kwargs["options"] = options
         begun = 0 if self.times is None else self.times.now()
         try:
-            result = self._reset_env(kwargs)
+            reset = self.env.reset if self.heartbeat is None else self._timed_reset
+            result = reset(**kwargs)
         except BaseException as error:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):
-                self._root, self._episode, self._over = root, episode, False
+                self._root, self.position = root, (episode, False)
             if type(error) is TypeError and "seed" in kwargs and not takes_seed(self.env):
                 raise TypeError(f"reset() takes no seed: {error}{checks.OLD_GYM}") from error
             raise
@@ -340,16 +343,16 @@ class Executor:
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
-        self._check(checks.RESET, obs, None)
-        self._root, self._episode, self._over = root, episode, False
+        if checks.RESET in self.to_check:
+            self._check(checks.RESET, obs, None)
+        self._root, self.position = root, (episode, False)
         self._pending = None
         self.inner, self._is_new = "", False
         self._resets += 1
-        return obs, 0.0, False, False, ResetInfo(info)
+        return obs, info
 
-    def _reset_env(self, kwargs: dict[str, Any]) -> Any:
-        if self.heartbeat is None:
-            return self.env.reset(**kwargs)
+    def _timed_reset(self, **kwargs: Any) -> Any:
+        assert self.heartbeat is not None  # noqa: S101 - else this is not called
         self.heartbeat.enter()
         try:
             return self.env.reset(**kwargs)

@@ -101,24 +101,32 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
     return write_array
 
 
-def actions_of(block: Block) -> Callable[[int], Any]:
-    """Return a function of an env's id that returns its action, of the type of ``actions[i]``.
+def actions_of(block: Block) -> Any:
+    """Return the actions of all envs, by id, each of the type that ``[i]`` of a batch has.
 
     Each action is a copy, which the env may change. It is None if the block cannot hold actions;
     they are then in the request.
     """
     layout = block.spec.action
     if not spaces.is_fixed(layout):
-        return lambda _: None
+        return [None] * block.spec.num_envs
     readers = list(map(_reader, spaces.leaves(layout), block.actions))
     if spaces.is_leaf(layout):
         return readers[0]
     tree = spaces.join(layout, readers)
-    return lambda i: spaces.map_tree(lambda read: read(i), tree)
+    return _Rows(lambda i: spaces.map_tree(lambda rows: rows[i], tree))
 
 
-def _reader(leaf: Leaf, array: Array) -> Callable[[int], Any]:
+def _reader(leaf: Leaf, array: Array) -> Any:
     if leaf.scalar or not (leaf.shape or leaf.path):  # a NumPy scalar, as ``actions[i]`` is
-        return array.__getitem__
+        return array
     rows = [array[i, ...] for i in range(len(array))]
-    return lambda i: rows[i].copy()
+    return _Rows(lambda i: rows[i].copy())
+
+
+class _Rows:
+    def __init__(self, read: Callable[[int], Any]) -> None:
+        self._read = read
+
+    def __getitem__(self, i: int) -> Any:
+        return self._read(i)

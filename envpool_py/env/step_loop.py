@@ -129,7 +129,7 @@ class StepLoop:
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """Make the step loop; local variables make it fast, which matters for cheap envs."""
         block, steppers, write = self._block, self._steppers, self._write
-        action, layout = actions_of(block), block.spec.obs
+        actions, layout = actions_of(block), block.spec.obs
         flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
         rewards: Any = block.reward if block.spec.reward else view(block.reward)
         words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
@@ -142,7 +142,7 @@ class StepLoop:
             for token in todo:
                 i = token & ID_MASK
                 # ``step`` is looked up each time, because an env may rebind it.
-                row = reset(i) if token & RESET else steppers[i].step(action(i))
+                row = reset(i) if token & RESET else steppers[i].step(actions[i])
                 try:
                     obs, reward, terminated, truncated, info = row
                 except (TypeError, ValueError):
@@ -196,9 +196,9 @@ class StepLoop:
         i = token & ID_MASK
         executor = self._executors[i]
         obs, _, terminated, truncated, info = executor.finish(row)
-        self._steppers[i] = executor.stepper
-        self._block.put_position(i, executor.position)
-        word = OVER * _ONE if executor.position[1] else 0
+        self._steppers[i], position = executor.stepper, executor.position
+        self._block.put_position(i, position)
+        word = OVER * _ONE if position[1] else 0
         if terminated is True or _flag(terminated, "terminated"):
             word += _TERMINATED
         if truncated is not False and _flag(truncated, "truncated"):
@@ -219,8 +219,8 @@ class StepLoop:
     def _begin_episode(self, token: int, obs: Any, info: dict[str, Any]) -> int:
         """Write the row that ends one episode and begins the next; return its mark."""
         last, final_info = info.pop("final_obs"), info.pop("final_info")
-        kept = {"final_info": final_info} if final_info else {}
-        info.update(kept)
+        if final_info:
+            info["final_info"] = final_info
         try:
             return self._write_first(token, obs, info, last)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
@@ -228,6 +228,7 @@ class StepLoop:
             self._beside.clear()
             self._executors[i].postpone(error)
             self._steppers[i] = self._executors[i].stepper
+            kept = {"final_info": final_info} if final_info else {}
             return self._write_first(token, last, kept, last)
 
     def _write_first(self, token: int, obs: Any, info: dict[str, Any], last: Any) -> int:

@@ -36,6 +36,7 @@ from envpool_py.worker.watchdog import Watchdog
 
 # Seconds of one wait; on Windows Ctrl-C does not end a wait.
 _LONGEST_WAIT = 0.1 if sys.platform == "win32" else 1e6
+_SHORTEST_WAIT = 1e-3
 
 
 class ThreadConnection(ParentConnection):
@@ -50,10 +51,13 @@ class ThreadConnection(ParentConnection):
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
         """Wait for results or for another event; see ``ParentConnection``."""
         count = len(chunks)
-        wait = _LONGEST_WAIT if timeout is None else min(max(timeout, 0.0), _LONGEST_WAIT)
+        wait = _LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT)
+        blocks = wait > 0
+        # Python 3.10 waits without end where the time is over when it looks a second time.
+        wait = max(wait, _SHORTEST_WAIT)
         with contextlib.suppress(queue.Empty):
             # One call, so that no signal handler runs between the queue and the list.
-            chunks.extend(map(self.results.get, (True,), (wait,)))
+            chunks.extend(map(self.results.get, (blocks,), (wait,)))
         self.collect(chunks)
         noticed = False
         if b"" in chunks[count:]:

@@ -99,7 +99,7 @@ class CustomHost(InlineHost):
 
     def attach(self, block: Block) -> None:
         super().attach(block)
-        self._action_of = actions_of(block)
+        self._actions = actions_of(block)
 
     def _send(self, tokens: list[int], requests: Mapping[int, Request]) -> None:
         for token in tokens:
@@ -111,7 +111,7 @@ class CustomHost(InlineHost):
             elif token & RESET:
                 request = Request("reset")
             else:
-                request = Request("step", (self._action_of(i),))
+                request = Request("step", (self._actions[i],))
             self._executors[i].env.send(request)
         super()._send(tokens, requests)
 
