@@ -36,6 +36,7 @@ from envpool_py.pettingzoo.packed_env import (
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.html_table import table
+from envpool_py.pool.interface import PoolInterface
 from envpool_py.pool.option_names import Fixed, check_options
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
@@ -48,7 +49,7 @@ AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
 _R = TypeVar("_R")
 
 
-class ParallelVectorEnv:
+class ParallelVectorEnv(PoolInterface):
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
     A batch has one row per env, and the agents of an env are never split over two batches. An
@@ -122,14 +123,6 @@ class ParallelVectorEnv:
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __len__(self) -> int:
-        return len(self.pool)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this was closed."""
-        return self.pool.is_closed
-
     @property
     def unwrapped(self) -> ParallelVectorEnv:
         """This itself."""
@@ -149,13 +142,6 @@ class ParallelVectorEnv:
     def max_num_agents(self) -> int:
         """The number of ``possible_agents``."""
         return len(self.possible_agents)
-
-    def __enter__(self) -> Any:
-        self.pool.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
@@ -177,8 +163,6 @@ class ParallelVectorEnv:
 
     # The spaces of one env; a pool's names for what PettingZoo calls by the names above.
     single_observation_space, single_action_space = observation_space, action_space
-
-    # ---------------------------------------------------------------------------- reset and step
 
     def reset(
         self,
@@ -281,8 +265,6 @@ class ParallelVectorEnv:
         agents = self.possible_agents if name is None else self.groups[name]
         return side_by_side([values[agent] for agent in agents])
 
-    # -------------------------------------------------------------------- requests without rows
-
     def state(self, id: Ids = None) -> Any:  # noqa: A002 - Tianshou's name
         """The global state of envs ``(k, ...)``, for a centralised critic.
 
@@ -309,8 +291,6 @@ class ParallelVectorEnv:
         The function is sent by cloudpickle. Return the results; EnvError if it raised.
         """
         return self.pool.apply(_on_inner, function, *args, id=id, **kwargs)
-
-    # ------------------------------------------------------------------------------- the inside
 
     def _checked(self, actions: Any, id: Ids) -> dict[str, Any] | None:  # noqa: A002
         """The actions as columns of the pool, whose envs ``id`` accept a request; None is None."""
