@@ -29,7 +29,6 @@ Statistics: TypeAlias = "RunningMeanStd | dict[Any, Statistics] | tuple[Statisti
 
 _Path: TypeAlias = "tuple[Any, ...]"
 
-_NO_NUMBERS = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
 _FIELDS = ("mean", "var", "count", "clip_max", "eps")
 
 
@@ -43,20 +42,15 @@ def for_space(space: gym.Space[Any] | None) -> Statistics:
     Raises:
         TypeError: the space has nothing to normalise.
     """
-    if not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple, *_NO_NUMBERS)):
+    if not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple, *spaces.RAGGED)):
         return RunningMeanStd()
-    tree = _for_parts(space)
+    tree: Statistics = map_tree(
+        lambda part: RunningMeanStd() if isinstance(part, gym.spaces.Box) else None,
+        spaces.parts_of(space),
+    )
     if not list(leaves(tree)):
         raise TypeError(f"observation_space: {space} has nothing to normalise")
     return tree
-
-
-def _for_parts(space: gym.Space[Any]) -> Statistics:
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _for_parts(part) for key, part in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_for_parts(part) for part in space.spaces)
-    return RunningMeanStd() if isinstance(space, gym.spaces.Box) else None
 
 
 def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningMeanStd]]:
@@ -77,14 +71,14 @@ def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
     """
     if isinstance(tree, (dict, tuple)):
         kind = gym.spaces.Dict if isinstance(tree, dict) else gym.spaces.Tuple
-        spaces: dict[Any, gym.Space[Any]] = {}
+        own: dict[Any, gym.Space[Any]] = {}
         if isinstance(space, kind):
-            spaces = dict(_parts(space.spaces))
-            _require_same(tree, spaces.keys(), name, "the space")
+            own = dict(_parts(space.spaces))
+            _require_same(tree, own.keys(), name, "the space")
         elif space is not None:
             raise TypeError(f"{name}: got a {type(tree).__name__}, but the space is {space}")
         for key, part in _parts(tree):
-            check(part, spaces.get(key), f"{name}[{key!r}]")
+            check(part, own.get(key), f"{name}[{key!r}]")
     elif tree is not None:
         if not (hasattr(tree, "update") and hasattr(tree, "norm")):
             raise TypeError(f"{name}: got {tree!r}, but it must be a RunningMeanStd or None")
@@ -139,7 +133,7 @@ def _normalise_rows(tree: Any, rows: NDArray[Any], *, update: bool) -> NDArray[A
     layout = _layout_of(tree, rows[0])
     columns = normalise(tree, spaces.as_columns(layout, rows), update=update)
     parts = spaces.split(layout, columns, "obs")
-    return np.fromiter(spaces.join_rows(layout, parts, len(rows)), object, len(rows))
+    return spaces.as_rows(layout, parts, len(rows))
 
 
 def _layout_of(tree: Any, row: Any) -> Any:
@@ -153,18 +147,19 @@ def _layout_of(tree: Any, row: Any) -> Any:
 
 def normalised_space(tree: Statistics, space: Any) -> Any:
     """Return the space of the normalised observations of ``space``; None: not known."""
+
+    def normalised(part: Any, rms: Any) -> Any:
+        if rms is None:
+            return part
+        if part.shape is None or part.dtype is None:
+            return None
+        dtype = part.dtype if np.issubdtype(part.dtype, np.floating) else np.float64
+        limit = rms.clip_max or np.inf
+        return gym.spaces.Box(-limit, limit, part.shape, dtype)
+
     if tree is None or space is None:
         return space
-    if isinstance(tree, dict):
-        # Pairs, since of a dict Gymnasium sorts the keys.
-        return gym.spaces.Dict([(k, normalised_space(tree[k], s)) for k, s in _parts(space.spaces)])
-    if isinstance(tree, tuple):
-        return gym.spaces.Tuple([normalised_space(tree[k], s) for k, s in _parts(space.spaces)])
-    if space.shape is None or space.dtype is None:
-        return None
-    dtype = space.dtype if np.issubdtype(space.dtype, np.floating) else np.float64
-    limit = tree.clip_max or np.inf
-    return gym.spaces.Box(-limit, limit, space.shape, dtype)
+    return spaces.space_of(map_tree(normalised, spaces.parts_of(space), tree))
 
 
 def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
@@ -227,16 +222,12 @@ def _read(name: str) -> dict[_Path, RunningMeanStd]:
 
 
 def _leaf(file: Any, n: int) -> RunningMeanStd:
-    limit = float(file[f"clip_max_{n}"])
-    leaf = RunningMeanStd(
-        file[f"mean_{n}"],
-        clip_max=None if limit == np.inf else limit,
-        epsilon=float(file[f"eps_{n}"]),
-    )
-    leaf.var = np.asarray(file[f"var_{n}"], dtype=np.float64)
-    leaf.count = file[f"count_{n}"].item()
-    if leaf.var.shape != leaf.mean.shape:
-        raise ValueError(f"var_{n} has shape {leaf.var.shape}, but mean_{n} has {leaf.mean.shape}")
+    mean, var, *numbers = (file[f"{field}_{n}"] for field in _FIELDS)
+    count, limit, epsilon = (number.item() for number in numbers)
+    leaf = RunningMeanStd(mean, np.sqrt(var), limit if limit < np.inf else None, epsilon, count)
+    leaf.var = np.asarray(var, dtype=np.float64)  # the square of the root would differ
+    if mean.shape != var.shape:
+        raise ValueError(f"var_{n} has shape {var.shape}, but mean_{n} has {mean.shape}")
     return leaf
 
 

@@ -6,6 +6,8 @@ from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium as gym
 
+from envpool_py.wrappers.action import require_env
+
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
 
@@ -25,8 +27,7 @@ class TruncatedAsTerminated(
     """
 
     def __init__(self, env: gym.Env[ObsType, ActType]) -> None:
-        if not isinstance(env, gym.Env):
-            raise TypeError(f"env: got {env!r}, but the wrapper needs a gymnasium.Env")
+        require_env(env)
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.Wrapper.__init__(self, env)
 
