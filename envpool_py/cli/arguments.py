@@ -30,12 +30,10 @@ class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError``."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
 def complain(text: str) -> None:
-    """Write a line to stderr."""
     sys.stderr.write(f"envpool-py: {text}\n")
 
 

@@ -35,7 +35,6 @@ _START_UP = 1.5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     text = "measure only this pool; may be repeated"
     parser.add_argument("--backend", action="append", choices=NAMES, metavar="NAME", help=text)
@@ -50,7 +49,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), arguments.callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
     pools = sum(map(len, plan.values()))

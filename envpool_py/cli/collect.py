@@ -58,7 +58,6 @@ _RECENT = 100
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser, "; or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
@@ -126,7 +125,6 @@ class Summary:
         self.seconds = 0.0  # until the end
 
     def add(self, episode: Episode) -> None:
-        """Count one episode."""
         self.returns.append(float(np.sum(episode.total_reward)))
         self.lengths.append(len(episode))
 
@@ -156,7 +154,6 @@ class Summary:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     _complete(args)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None

@@ -30,13 +30,11 @@ _MOST = 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
     add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     path = Path(args.file)
     try:
         facts = _of(path)

@@ -91,7 +91,6 @@ class OpenRows:
         )
 
     def clear(self) -> None:
-        """Forget which extras there were."""
         self._extras = None
 
     def _column(self, leaf: Leaf) -> _Column:
@@ -158,7 +157,6 @@ class EpisodeBuffer(OpenRows):
         )
 
     def clear(self) -> None:
-        """Drop all running episodes."""
         self._row[:] = self._start
         for column in self._columns():
             column.clear()

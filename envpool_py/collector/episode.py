@@ -121,8 +121,3 @@ class Transitions:
 
     def __repr__(self) -> str:
         return f"<{len(self)} transitions>"
-
-
-def objects(values: list[Any]) -> NDArray[np.object_]:
-    """Return a list of any objects as an object array."""
-    return np.fromiter(values, dtype=object, count=len(values))

@@ -35,7 +35,6 @@ class GrowingArray:
 
     @classmethod
     def create(cls, path: Path, rows: NDArray[Any]) -> GrowingArray:
-        """Make an empty array for rows like these."""
         unfinished = path.with_suffix(".tmp")
         unfinished.write_bytes(header_of((0, *rows.shape[1:]), rows.dtype))
         unfinished.replace(path)
@@ -43,7 +42,6 @@ class GrowingArray:
 
     @classmethod
     def open(cls, path: Path) -> GrowingArray:
-        """Open an array to which rows are to be added."""
         found = np.load(path, mmap_mode="r", allow_pickle=False)
         return cls(path, found.shape[1:], found.dtype)
 
@@ -58,7 +56,6 @@ class GrowingArray:
         self._write_at(0, b"%b%b,%b" % (self._before, count, padded))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _write_at(self, place: int, data: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.env.spaces import Array, Leaf, as_columns, map_tree
+from envpool_py.env.spaces import Array, Leaf, as_columns, map_tree, objects
 from envpool_py.ids import IdArray
 
 
@@ -18,7 +18,7 @@ def columns(layout: Any, obs: Any) -> Any:
 
 def _in_an_array(leaf: Leaf, values: Any) -> Array:
     """Objects in an object array, also where they could be stacked."""
-    return np.fromiter(values, object, len(values)) if leaf.dtype is None else values
+    return objects(values) if leaf.dtype is None else values
 
 
 def put(ids: IdArray, whole: Array, rows: Array) -> Array:

@@ -315,7 +315,7 @@ class ParallelVectorEnv(PoolInterface):
             "env_id": self.pool.batch_ids,
             "env_done": terminated | truncated,
             "is_reset": np.array(["is_reset" in each for each in infos], dtype=np.bool_),
-            "agent_infos": _objects([each.get(INFOS, {}) for each in infos]),
+            "agent_infos": spaces.objects([each.get(INFOS, {}) for each in infos]),
         }
         flags = row[FLAGS].copy()
         for k, each in enumerate(infos):
@@ -344,11 +344,13 @@ class ParallelVectorEnv(PoolInterface):
         if STATE in row:
             info["state"] = deepcopy(row[STATE]) if self._copies else row[STATE]
         if self._restarts:
-            info["env_error"] = _objects([each.get("env_error") for each in infos])
+            info["env_error"] = spaces.objects([each.get("env_error") for each in infos])
         if self.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP:
             finals = [each if "final_obs" in each else None for each in infos]
-            info["final_obs"] = _objects([each and each["final_obs"][AGENTS] for each in finals])
-            info["final_infos"] = _objects(
+            info["final_obs"] = spaces.objects(
+                [each and each["final_obs"][AGENTS] for each in finals]
+            )
+            info["final_infos"] = spaces.objects(
                 [each and each.get("final_info", {}).get(INFOS, {}) for each in finals]
             )
         return obs, self._columns(reward.copy()), terminations, truncations, info
@@ -389,11 +391,6 @@ def _groups_of(own: AgentSpaces) -> dict[str, tuple[str, ...]]:
         first if stems.count(stem) > 1 else stem: tuple(group)
         for (stem, first), group in groups.items()
     }
-
-
-def _objects(values: Sequence[Any]) -> Array:
-    """An object array ``(k,)``."""
-    return np.fromiter(values, dtype=object, count=len(values))
 
 
 def side_by_side(values: Sequence[Any]) -> Any:
