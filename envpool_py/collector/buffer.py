@@ -7,16 +7,13 @@ whatever the number of episodes. ``OpenRows`` holds one row per env.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env.spaces import Leaf, fit, stack_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 #: The blocks of all envs take about so much together, bytes.
 _BLOCK_BYTES = 1 << 25

@@ -18,33 +18,27 @@ with ``balanced=True`` have fixed shares of each env.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py import seeding
 from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
-from envpool_py.collector.policy import split_extras, takes_infos
+from envpool_py.collector.policy import Policy, split_extras, takes_infos
 from envpool_py.collector.rollout import MODES, Rollout, RolloutBuffer
 from envpool_py.env import spaces
+from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.interface import settled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-    from typing_extensions import Self
-
-    from envpool_py.collector.policy import Policy
-    from envpool_py.env.block import StepResult
-    from envpool_py.seeding import Seed
+from envpool_py.seeding import Seed
 
 
 def shares(total: int, num_envs: int) -> list[int]:

@@ -19,11 +19,13 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import quote
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py.collector import places, space_json
 from envpool_py.collector.episode import Episode
@@ -42,10 +44,6 @@ from envpool_py.collector.reader import (
 )
 from envpool_py.env import spaces
 from envpool_py.record import plain_codec
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from typing_extensions import Self
 
 
 class EpisodeWriter:

@@ -10,11 +10,12 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 from urllib.parse import unquote
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode, Transitions
@@ -22,9 +23,6 @@ from envpool_py.collector.places import FORMAT, METADATA, PACKED, folder_of, pac
 from envpool_py.env import spaces
 from envpool_py.errors import describe
 from envpool_py.record import plain_codec
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 #: Incremented with every change that another reader cannot read.
 VERSION = 2

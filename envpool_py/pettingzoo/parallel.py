@@ -165,12 +165,7 @@ class ParallelVectorEnv(PoolInterface):
     single_observation_space, single_action_space = observation_space, action_space
 
     def reset(
-        self,
-        env_id: Ids = None,
-        *,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        seed: Seed = None,
-        options: Options = None,
+        self, env_id: Ids = None, *, id: Ids = None, seed: Seed = None, options: Options = None
     ) -> tuple[ByAgent, dict[str, Any]]:
         """Reset envs and wait for all of them; the agents of an env share its seed.
 
@@ -183,13 +178,7 @@ class ParallelVectorEnv(PoolInterface):
         )
         return batch[0], batch[4]
 
-    def step(
-        self,
-        actions: Any,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        *,
-        env_id: Ids = None,
-    ) -> AgentStep:
+    def step(self, actions: Any, id: Ids = None, *, env_id: Ids = None) -> AgentStep:
         """Step envs; in async mode: send the actions, and return the next partial batch.
 
         Args:
@@ -226,13 +215,7 @@ class ParallelVectorEnv(PoolInterface):
         ids = ids_.one_of(id, env_id)
         return self._by_agent(self.pool.step(self._checked(actions, ids), ids))
 
-    def send(
-        self,
-        actions: Any,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        *,
-        env_id: Ids = None,
-    ) -> None:
+    def send(self, actions: Any, id: Ids = None, *, env_id: Ids = None) -> None:
         """Send envs their actions, as for ``step`` but not None; ``recv`` returns the rows."""
         ids = ids_.one_of(id, env_id)
         self.pool.send(self._checked(actions, ids), ids)
@@ -265,7 +248,7 @@ class ParallelVectorEnv(PoolInterface):
         agents = self.possible_agents if name is None else self.groups[name]
         return side_by_side([values[agent] for agent in agents])
 
-    def state(self, id: Ids = None) -> Any:  # noqa: A002 - Tianshou's name
+    def state(self, id: Ids = None) -> Any:
         """The global state of envs ``(k, ...)``, for a centralised critic.
 
         ``state_in_info=True`` brings it with every row, through shared memory.
@@ -280,11 +263,7 @@ class ParallelVectorEnv(PoolInterface):
         return seeds
 
     def apply(
-        self,
-        function: Callable[..., Any],
-        *args: Any,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        **kwargs: Any,
+        self, function: Callable[..., Any], *args: Any, id: Ids = None, **kwargs: Any
     ) -> list[Any]:
         """Call ``function(env, *args, **kwargs)`` with each parallel env, in its process.
 
@@ -292,7 +271,7 @@ class ParallelVectorEnv(PoolInterface):
         """
         return self.pool.apply(_on_inner, function, *args, id=id, **kwargs)
 
-    def _checked(self, actions: Any, id: Ids) -> dict[str, Any] | None:  # noqa: A002
+    def _checked(self, actions: Any, id: Ids) -> dict[str, Any] | None:
         """The actions as columns of the pool, whose envs ``id`` accept a request; None is None."""
         if actions is None:
             return None

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers.vector import Method, VectorEnvWrapper
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 
 class ClipReward(VectorEnvWrapper):

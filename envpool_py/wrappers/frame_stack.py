@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from envpool_py.env import spaces
+from envpool_py.env.spaces import Array
+from envpool_py.ids import IdArray
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows, is_last
-
-if TYPE_CHECKING:
-    from envpool_py.env.spaces import Array
-    from envpool_py.ids import IdArray
-    from envpool_py.pool.base import BaseVectorEnv
 
 
 class FrameStackObservation(VectorEnvWrapper):

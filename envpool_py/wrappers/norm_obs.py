@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
 
 from envpool_py.wrappers import statistics
+from envpool_py.wrappers.statistics import Statistics
 from envpool_py.wrappers.vector import VectorEnvWrapper
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
-
-    import gymnasium as gym
-
-    from envpool_py.wrappers.statistics import Statistics
 
 
 class VectorEnvNormObs(VectorEnvWrapper):

@@ -9,20 +9,17 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.env.spaces import map_tree
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from numpy.typing import NDArray
 
 #: The type of ``VectorEnvNormObs.obs_rms``.
 Statistics: TypeAlias = "RunningMeanStd | dict[Any, Statistics] | tuple[Statistics, ...] | None"
