@@ -102,7 +102,7 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Fin
                 envs[0].action_space.seed(0)  # so that a second check finds the same
             try:
                 findings += check(envs[0])
-            except Exception as error:  # noqa: BLE001 - whatever the env raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the env raises
                 findings.append(Finding("error", _text_of(error)))
             except KeyboardInterrupt as error:
                 yield name, [Finding("error", f"it ran until Ctrl-C{line_of(error)}")]
@@ -123,7 +123,7 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
     for i, env_fn in enumerate(env_fns):
         try:
             env = env_fn()
-        except Exception as error:  # noqa: BLE001 - whatever the env_fn raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the env_fn raises
             yield Finding("error", f"env {i}: env_fn raised {_text_of(error)}")
             return
         if not isinstance(env, gym.Env):
@@ -144,7 +144,7 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
                 yield Finding("error", text)
 
 
-def _text_of(error: Exception) -> str:
+def _text_of(error: BaseException) -> str:
     return describe(error).partition("\n")[0] + line_of(error)
 
 
