@@ -24,11 +24,8 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 class OpenRows:
     """The open row of each env: an observation, and what the policy returned for it.
 
-    Args:
-        num_envs: how many envs.
-        obs: the leaves of an observation.
-        action: the leaves of an action.
-        size: rows of a block of each env, of which one is used here.
+    ``obs`` and ``action`` are the leaves of an observation and of an action; ``size`` are the rows
+    of a block of each env, of which one is used here.
     """
 
     def __init__(
@@ -43,12 +40,9 @@ class OpenRows:
     def add(
         self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
     ) -> None:
-        """Open a row for each of ``ids``, which are distinct.
+        """Open a row for each of ``ids`` ``(k,)``, distinct ones; ``obs``: ``(k, ...)`` per leaf.
 
-        Args:
-            ids: ``(k,)``.
-            obs: one array ``(k, ...)`` per leaf.
-            rewards: ``(k,)`` or ``(k, m)``; None where all rows are of resets. Not stored here.
+        ``rewards``, ``(k,)`` or ``(k, m)``, None where all rows are of resets, are not stored here.
         """
         del rewards
         for column, part in zip(self._obs, obs, strict=True):
@@ -59,8 +53,7 @@ class OpenRows:
     ) -> None:
         """Store what the policy returned for the open rows, actions per leaf, and close the rows.
 
-        Raises:
-            ValueError: the extras are not those of the calls before, or their values don't fit.
+        ValueError if the extras are not those of the calls before, or their values don't fit.
         """
         rows = self._row[ids]
         if self._extras is None:
@@ -139,9 +132,8 @@ class EpisodeBuffer(OpenRows):
     ) -> tuple[list[Any], list[Any], NDArray[np.float64], dict[str, NDArray[Any]]]:
         """Take the episode of one env out, whose last row is open.
 
-        Returns:
-            Observations ``(L + 1, ...)`` and actions ``(L, ...)`` per leaf, rewards ``(L, ...)``,
-            extras ``(L, ...)`` by name.
+        Return observations ``(L + 1, ...)`` and actions ``(L, ...)`` per leaf, rewards ``(L, ...)``
+        and extras ``(L, ...)`` by name.
         """
         start, stop = int(self._start[env_id]), int(self._row[env_id])
         self._row[env_id] = start

@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 
 class GrowingArray:
-    """An array in a file, to which rows are added.
-
-    Args:
-        path: the file, which exists.
-        shape: of a row.
-        dtype: of the array.
-    """
+    """An array in a file that exists, to which rows of this ``shape`` are added."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.shape, self.dtype = shape, dtype

@@ -104,14 +104,8 @@ class MultiDiscreteToDiscrete(_DiscreteActions[ObsType, np.int64]):
     """Numbers all combinations of a one-dimensional MultiDiscrete in one Discrete action space.
 
     The last dimension changes fastest: of ``MultiDiscrete([2, 3])``, action 4 is ``[1, 1]``.
-
-    Args:
-        env: an environment whose action space is a MultiDiscrete of shape ``(d,)``.
-
-    Raises:
-        TypeError: ``env`` is no ``gymnasium.Env``, or its action space is no MultiDiscrete.
-        ValueError: the MultiDiscrete has not one dimension, or more combinations than an int64
-            can number.
+    TypeError if ``env`` is no ``gymnasium.Env``, or its action space no MultiDiscrete; ValueError
+    if that has not the shape ``(d,)``, or more combinations than an int64 can number.
     """
 
     kind = gym.spaces.MultiDiscrete

@@ -16,13 +16,8 @@ from envpool_py.wrappers.vector import Method, VectorEnvWrapper
 class ClipReward(VectorEnvWrapper):
     """Clips rewards to ``min_reward`` and ``max_reward``.
 
-    Args:
-        venv: the pool to wrap.
-        min_reward: the least reward, a number or one for each component; None: no limit.
-        max_reward: the greatest reward, likewise.
-
-    Raises:
-        ValueError: both limits are None, or ``min_reward`` is above ``max_reward``.
+    Each is a number, or one for each component; None: no limit. ValueError if both are None, or
+    ``min_reward`` is above ``max_reward``.
     """
 
     def __init__(
@@ -60,14 +55,8 @@ def _clips_actions(method: Method) -> Method:
 class ClipAction(VectorEnvWrapper):
     """Clips actions to the bounds of a Box action space before the envs get them.
 
-    ``action_space`` is then without bounds.
-
-    Args:
-        venv: the pool to wrap.
-
-    Raises:
-        TypeError: the action space is no Box.
-        ValueError: two envs have different action spaces.
+    ``action_space`` is then without bounds. TypeError if the action space of the pool is no Box,
+    ValueError if two envs have different ones.
     """
 
     def __init__(self, venv: BaseVectorEnv) -> None:

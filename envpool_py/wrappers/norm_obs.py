@@ -81,18 +81,14 @@ class VectorEnvNormObs(VectorEnvWrapper):
     def set_obs_rms(self, obs_rms: Statistics) -> None:
         """Use these statistics from now on, by reference.
 
-        Two pools can share their statistics::
+        Two pools can share theirs::
 
             test_pool = VectorEnvNormObs(test_pool, update_obs_rms=False)
             test_pool.set_obs_rms(train_pool.get_obs_rms())
 
-        Args:
-            obs_rms: of the form of ``obs_rms``; None, or None in any place, leaves observations, or
-                that leaf, unchanged.
-
-        Raises:
-            TypeError: no statistics, or of another kind than the observation space.
-            ValueError: other keys, or another length or shape, than the observation space has.
+        None, or None in any place, leaves observations, or that leaf, unchanged. TypeError for no
+        statistics, or of another kind than the observation space, ValueError for other keys, or
+        another length or shape, than the space has.
         """
         for i, space in enumerate(self._spaces()):
             statistics.check(obs_rms, space, f"env {i}: obs_rms")
@@ -104,19 +100,14 @@ class VectorEnvNormObs(VectorEnvWrapper):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to an .npz file of plain arrays, at just this path.
 
-        Raises:
-            OSError: the file can't be written; an existing file does not change.
+        OSError if the file can't be written; an existing file does not change then.
         """
         statistics.save(self._obs_rms, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read statistics that ``save`` wrote, into the present ones: pools that share them too.
 
-        Nothing in the file is unpickled.
-
-        Raises:
-            OSError: the file can't be read.
-            ValueError: it is no such file, or holds statistics of other observations; the present
-                statistics do not change then.
+        Nothing in the file is unpickled. OSError if it can't be read; ValueError if it is no such
+        file, or holds statistics of other observations: the present ones do not change then.
         """
         statistics.load(self._obs_rms, self._declared(), path)

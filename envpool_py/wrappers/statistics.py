@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,12 +32,8 @@ _FIELDS = ("mean", "var", "count", "clip_max", "eps")
 def for_space(space: gym.Space[Any] | None) -> Statistics:
     """Return new statistics for the observations of ``space``; None: no space is declared.
 
-    An observation that is one array of numbers is normalised, whatever its space. In a Dict or a
-    Tuple only Box leaves are normalised, because a Discrete or MultiBinary leaf is a category or a
-    mask.
-
-    Raises:
-        TypeError: the space has nothing to normalise.
+    In a Dict or a Tuple only Box leaves are normalised, because a Discrete or MultiBinary leaf is a
+    category or a mask. TypeError if the space has nothing to normalise.
     """
     if not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple, *spaces.RAGGED)):
         return RunningMeanStd()
@@ -53,7 +49,7 @@ def for_space(space: gym.Space[Any] | None) -> Statistics:
 def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningMeanStd]]:
     """Yield the path and the statistics of every leaf that is normalised, depth first."""
     if isinstance(tree, (dict, tuple)):
-        for key, part in _parts(tree):
+        for key, part in _parts(tree).items():
             yield from leaves(part, (*path, key))
     elif tree is not None:
         yield path, tree
@@ -62,19 +58,18 @@ def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningM
 def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
     """Check that ``tree`` can normalise the observations of ``space``; None: undeclared.
 
-    Raises:
-        TypeError: a part of the tree is no statistics, or of another kind than the space.
-        ValueError: it has other keys, or another length or shape, than the space.
+    TypeError if a part of the tree is no statistics, or of another kind than the space; ValueError
+    for other keys, another length or shape.
     """
     if isinstance(tree, (dict, tuple)):
         kind = gym.spaces.Dict if isinstance(tree, dict) else gym.spaces.Tuple
         own: dict[Any, gym.Space[Any]] = {}
         if isinstance(space, kind):
-            own = dict(_parts(space.spaces))
-            _require_same(tree, own.keys(), name, "the space")
+            own = _parts(space.spaces)
+            _require_same(tree, own, name, "the space")
         elif space is not None:
             raise TypeError(f"{name}: got a {type(tree).__name__}, but the space is {space}")
-        for key, part in _parts(tree):
+        for key, part in _parts(tree).items():
             check(part, own.get(key), f"{name}[{key!r}]")
     elif tree is not None:
         if not (hasattr(tree, "update") and hasattr(tree, "norm")):
@@ -90,18 +85,9 @@ def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
 def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
     """Return the batch with every leaf normalised; with ``update`` update the statistics first.
 
-    Args:
-        tree: statistics of the form of an observation.
-        batch: an array ``(k, ...)``, an object array ``(k,)`` of dicts or tuples, or a dict or
-            tuple of arrays ``(k, ...)``. It is not written to.
-        update: whether this batch updates the statistics.
-
-    Returns:
-        A batch of the same form.
-
-    Raises:
-        TypeError: rows that are no numbers where the tree has a ``RunningMeanStd``.
-        ValueError: rows with other keys, or of another length or shape, than the tree.
+    The batch, which is not written to, is an array ``(k, ...)``, an object array ``(k,)`` of dicts
+    or tuples, or a dict or tuple of arrays; so is the result. TypeError for rows that are no
+    numbers where the tree has a ``RunningMeanStd``, ValueError for other keys, lengths or shapes.
     """
     rows_of_objects = isinstance(batch, np.ndarray) and batch.dtype == object
     if tree is None or (rows_of_objects and not len(batch)):
@@ -109,8 +95,9 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
     if isinstance(tree, (dict, tuple)):
         if rows_of_objects:
             return _normalise_rows(tree, batch, update=update)
-        _require_same(batch, _keys(tree), "obs", "obs_rms")
-        columns = {key: normalise(tree[key], part, update=update) for key, part in _parts(batch)}
+        _require_same(batch, _parts(tree), "obs", "obs_rms")
+        parts = _parts(batch).items()
+        columns = {key: normalise(tree[key], part, update=update) for key, part in parts}
         return columns if isinstance(tree, dict) else tuple(columns.values())
     if rows_of_objects or not isinstance(batch, np.ndarray):
         row = batch[0] if rows_of_objects else batch
@@ -126,7 +113,7 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
 def _normalise_rows(tree: Any, rows: NDArray[Any], *, update: bool) -> NDArray[Any]:
     """Normalise an object array of dicts or tuples: as columns, then split into rows again."""
     for row in rows:
-        _require_same(row, _keys(tree), "obs", "obs_rms")
+        _require_same(row, _parts(tree), "obs", "obs_rms")
     layout = _layout_of(tree, rows[0])
     columns = normalise(tree, spaces.as_columns(layout, rows), update=update)
     parts = spaces.split(layout, columns, "obs")
@@ -164,9 +151,6 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
 
     ``paths`` in the file is a JSON list of the leaves' paths; ``mean_0``, ``var_0``, ``count_0``,
     ``clip_max_0`` (infinite for no limit) and ``eps_0`` belong to the first, and so on.
-
-    Raises:
-        OSError: the file can't be written.
     """
     arrays: dict[str, Any] = {}
     paths = []
@@ -188,10 +172,8 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
 def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike[str]) -> None:
     """Read a file of ``save`` into the leaves of ``tree``; nothing in the file is unpickled.
 
-    Raises:
-        OSError: the file can't be read.
-        ValueError: it is no file of ``save``, or has statistics of other observations than those of
-            ``tree`` and ``space``. ``tree`` is then as it was.
+    ValueError if it is no file of ``save``, or has statistics of other observations than those of
+    ``tree`` and ``space``; ``tree`` does not change then.
     """
     name = os.fspath(path)
     stored = _read(name)
@@ -228,16 +210,12 @@ def _leaf(file: Any, n: int) -> RunningMeanStd:
     return leaf
 
 
-def _parts(tree: Any) -> list[tuple[Any, Any]]:
-    return list(tree.items()) if isinstance(tree, dict) else list(enumerate(tree))
+def _parts(tree: Any) -> dict[Any, Any]:
+    return dict(tree if isinstance(tree, dict) else enumerate(tree))
 
 
-def _keys(tree: Any) -> Collection[Any]:
-    return tree.keys() if isinstance(tree, dict) else range(len(tree))
-
-
-def _require_same(value: Any, keys: Collection[Any], name: str, other: str) -> None:
+def _require_same(value: Any, parts: dict[Any, Any], name: str, other: str) -> None:
     if not isinstance(value, (dict, tuple)):
-        raise TypeError(f"{name}: got a {type(value).__name__}, but {other} has {list(keys)}")
-    if set(_keys(value)) != set(keys):
-        raise ValueError(f"{name}: has {list(_keys(value))}, but {other} has {list(keys)}")
+        raise TypeError(f"{name}: got a {type(value).__name__}, but {other} has {list(parts)}")
+    if _parts(value).keys() != parts.keys():
+        raise ValueError(f"{name}: has {list(_parts(value))}, but {other} has {list(parts)}")

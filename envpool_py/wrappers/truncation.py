@@ -17,13 +17,8 @@ class TruncatedAsTerminated(
 ):
     """Sets ``terminated`` in every truncated step; ``truncated`` does not change.
 
-    For algorithms that must treat the end of a time limit as the end of the task.
-
-    Args:
-        env: the environment to wrap.
-
-    Raises:
-        TypeError: ``env`` is no ``gymnasium.Env``.
+    For algorithms that must treat the end of a time limit as the end of the task. TypeError if
+    ``env`` is no ``gymnasium.Env``.
     """
 
     def __init__(self, env: gym.Env[ObsType, ActType]) -> None:
