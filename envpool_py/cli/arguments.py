@@ -61,19 +61,14 @@ def at_least(least: int) -> Callable[[str], int]:
     """The type of an int that is ``least`` or more; ``50_000`` and ``5e4`` are one."""
 
     def integer(text: str) -> int:
-        value = int(text) if "e" not in text.lower() else _whole(text)
+        value = float(text) if "e" in text.lower() else int(text)
+        if not float(value).is_integer():
+            raise UsageError(f"must be an integer, got {text}")
         if value < least:
-            raise UsageError(f"must be {least} or more, got {value}")
-        return value
+            raise UsageError(f"must be {least} or more, got {int(value)}")
+        return int(value)
 
     return integer
-
-
-def _whole(text: str) -> int:
-    value = float(text)
-    if not value.is_integer():
-        raise UsageError(f"must be an integer, got {text}")
-    return int(value)
 
 
 def seconds(text: str) -> float:

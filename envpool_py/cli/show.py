@@ -34,9 +34,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    path = Path(args.file)
+    path, facts = Path(args.file), None
     try:
-        facts = _of(path)
+        if path.is_file():
+            with contextlib.suppress(ValueError):  # it is no record
+                facts = _of_record(path)
+        facts = facts or _of_episodes(path)
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except ValueError as error:
@@ -52,13 +55,6 @@ def run(args: argparse.Namespace) -> int:
             rows += [(name.replace("_", " "), first), *(("", line) for line in more)]
         show_table(rows)
     return 0
-
-
-def _of(path: Path) -> dict[str, Any]:
-    if path.is_file():
-        with contextlib.suppress(ValueError):  # it is no record
-            return _of_record(path)
-    return _of_episodes(path)
 
 
 def _of_episodes(path: Path) -> dict[str, Any]:

@@ -342,7 +342,8 @@ class AsyncCollector:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
                 if isinstance(error, EnvError):
-                    yield from self._last_episodes()
+                    for result in settled(self.pool):
+                        yield from self._ended(self._receive(result))
                 raise
             used = self._uses()
             for episode in finished:
@@ -355,11 +356,6 @@ class AsyncCollector:
         for i, info in zip(batch.ids, batch.kept, strict=False):
             self._infos[i].append(info)
         return [self._finish(batch, int(k)) for k in np.flatnonzero(batch.ends)]
-
-    def _last_episodes(self) -> Iterator[Episode]:
-        """The episodes that end with the requests that are in flight when an env has failed."""
-        for result in settled(self.pool):
-            yield from self._ended(self._receive(result))
 
     def _steps(self, batch_size: int | None) -> Iterator[Transitions]:
         if self._left != ("steps", self._uses()):

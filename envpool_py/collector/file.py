@@ -161,7 +161,8 @@ class EpisodeWriter:
             return
         self._closed = True
         try:
-            self._close_columns()
+            for column in [*self._columns.values(), *([self._index] if self._index else [])]:
+                column.close()
             if not self.num_episodes:
                 places.remove(self._folder, self._path)
                 return
@@ -246,10 +247,6 @@ class EpisodeWriter:
         unfinished = self._folder / "metadata.tmp"
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(self._folder / METADATA)
-
-    def _close_columns(self) -> None:
-        for column in [*self._columns.values(), *([self._index] if self._index else [])]:
-            column.close()
 
     def _begin(self, earlier: Episodes | None) -> None:
         """Make the folder, with the episodes of an ``.npz``; it has its name only when complete."""

@@ -86,7 +86,7 @@ class Episodes(Sequence[Episode]):
         self.terminated = arrays["terminated"]
         self.truncated = arrays["truncated"]
         self.extras = {
-            _unescaped(name.removeprefix("extras/")): arrays[name]
+            name.removeprefix("extras/").replace("~1", "/").replace("~0", "~"): arrays[name]
             for name in arrays
             if name.startswith("extras/")
         }
@@ -248,10 +248,6 @@ def _check_rows(arrays: Mapping[str, Any]) -> None:
 def escaped(key: str) -> str:
     """The part of the name of an array that a key is."""
     return key.replace("~", "~0").replace("/", "~1")
-
-
-def _unescaped(name: str) -> str:
-    return name.replace("~1", "/").replace("~0", "~")
 
 
 def leaves_of(what: str, space: gym.Space[Any] | None) -> list[tuple[str, np.dtype[Any]]]:

@@ -50,14 +50,13 @@ class VectorEnvNormObs(VectorEnvWrapper):
             raise TypeError(f"venv: got {venv!r:.80}, which has no {', '.join(missing)}")
         self.venv = venv
         self.update_obs_rms = update_obs_rms
-        self.set_obs_rms(statistics.for_space(self._declared()))
-
-    def _declared(self) -> gym.Space[Any] | None:
-        """The observation space of env 0; ``set_obs_rms`` checks the form of all others."""
-        return self._spaces()[0]
+        self.set_obs_rms(statistics.for_space(self._spaces()[0]))
 
     def _spaces(self) -> Sequence[gym.Space[Any] | None]:
-        """The observation space of each env; a vector env of another library has one for all."""
+        """The observation space of each env; a vector env of another library has one for all.
+
+        Only that of env 0 makes statistics: ``set_obs_rms`` checks the form of all others.
+        """
         spaces = self.venv.observation_space
         return spaces if isinstance(spaces, list) else [spaces]
 
@@ -110,4 +109,4 @@ class VectorEnvNormObs(VectorEnvWrapper):
         Nothing in the file is unpickled. OSError if it can't be read; ValueError if it is no such
         file, or holds statistics of other observations: the present ones do not change then.
         """
-        statistics.load(self._obs_rms, self._declared(), path)
+        statistics.load(self._obs_rms, self._spaces()[0], path)

@@ -107,15 +107,13 @@ class Monitor(EpisodeLog, gym.Wrapper[Any, Any, Any, Any]):
         self.total_steps += 1
         if terminated or truncated:
             self.needs_reset = True
-            info = {**info, "episode": self._end_episode(info)}
+            total, length = sum(self.rewards), len(self.rewards)
+            self.episode_returns.append(total)
+            self.episode_lengths.append(length)
+            self.episode_times.append(time.time() - self.t_start)
+            episode = self._logged(round(total, 6), length, info, **self.current_reset_info)
+            info = {**info, "episode": episode}
         return obs, reward, terminated, truncated, info
-
-    def _end_episode(self, info: Mapping[str, Any]) -> Any:
-        self.episode_returns.append(sum(self.rewards))
-        self.episode_lengths.append(len(self.rewards))
-        self.episode_times.append(time.time() - self.t_start)
-        total = round(self.episode_returns[-1], 6)
-        return self._logged(total, len(self.rewards), info, **self.current_reset_info)
 
     def get_total_steps(self) -> int:
         """The number of steps."""
