@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from envpool_py import ids as ids_
-from envpool_py.engine import asking
+from envpool_py.engine import calls
 from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -311,7 +311,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 infos = self._fetch({i: request})[4]
                 env.position = env.next_position(request, infos[0])
             else:
-                asking.ask(self._engine, np.array([i]), [request])
+                calls.ask(self._engine, np.array([i]), [request])
         except EnvError as error:
             return error
         return None

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.engine.asking import Call, ask
+from envpool_py.engine.calls import Call, ask
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import DEAD, LOST, RESETTING, STEPPING
 from envpool_py.env import spaces

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envpool_py import env_names, seeding
 from envpool_py import ids as ids_
-from envpool_py.engine import asking
+from envpool_py.engine import calls
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
 from envpool_py.env.block import StepResult
@@ -561,7 +561,7 @@ class BaseVectorEnv:
     def _ask(self, ids: Ids, request: Request) -> list[Any]:
         selected = self._select(ids).ids
         self.engine.states.check_free(selected)
-        return asking.ask(self.engine, selected, [request] * len(selected))
+        return calls.ask(self.engine, selected, [request] * len(selected))
 
 
 def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> None:
@@ -570,7 +570,7 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
     engine.flight.recovery = recovery = Recovery(engine)
 
     def ask(i: int, request: Request) -> Any:
-        return asking.ask(engine, np.array([i], dtype=np.intp), [request])[0]
+        return calls.ask(engine, np.array([i], dtype=np.intp), [request])[0]
 
     for i, worker in enumerate(pool.workers):
         if isinstance(worker, SubprocEnvWorker):

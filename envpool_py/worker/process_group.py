@@ -33,8 +33,9 @@ from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.pool_options import ProcessOptions
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
-from envpool_py.worker import child, frames, memory, parent_connection, process_host
+from envpool_py.worker import child, descriptors, frames, process_host
 from envpool_py.worker.cores_and_threads import usable_cores
+from envpool_py.worker.parent_connection import ParentConnection
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
 
@@ -75,7 +76,7 @@ class ProcessGroup:
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
-        self.connection = parent_connection.ParentConnection()
+        self.connection = ParentConnection()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _check_context(self, context: Any) -> Any:
@@ -88,9 +89,9 @@ class ProcessGroup:
         """Create the descriptors that the processes share; OSError if that fails."""
         self.connection.open()
         self._fds += os.pipe()
-        self._fds.append(memory.create())
+        self._fds.append(descriptors.create_memory())
         theirs, ours, self._memory = self._fds
-        parent_connection.claim(ours)
+        descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
         shared = child.Shared(may_spin, self._options, self.connection.theirs, self._memory, theirs)
         self._add_hosts(ProcessHost, self.context, shared)
@@ -159,7 +160,7 @@ class ProcessGroup:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
         spec = spec._replace(timed=limit is not None)
-        block = Block(spec, memory.allocate(self._memory, nbytes(spec)))
+        block = Block(spec, descriptors.allocate_memory(self._memory, nbytes(spec)))
         if limit is not None:
             self.watchdog = Watchdog(limit, block.heartbeats)
         self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
@@ -237,7 +238,7 @@ class ProcessGroup:
             self._finalizer.cancel()
             self.connection.close()
             while self._fds:
-                parent_connection.release(self._fds.pop())
+                descriptors.release(self._fds.pop())
             self.watchdog = None  # its heartbeats are in the memory of the block
         return [error for host in self.hosts for error in host.close_errors]
 

@@ -34,9 +34,10 @@ from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
 from envpool_py.env.request_tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
-from envpool_py.worker import child, frames, memory, parent_connection, watchdog
+from envpool_py.worker import child, descriptors, frames, watchdog
 from envpool_py.worker.frames import ITEM
 from envpool_py.worker.host import Send
+from envpool_py.worker.parent_connection import ParentConnection
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
@@ -63,7 +64,7 @@ class Stream:
 
     def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
         ours.setblocking(False)
-        self.fd = parent_connection.claim(ours.detach())
+        self.fd = descriptors.claim(ours.detach())
         self._ids = frozenset(ids)
         self.cut = self.garbled = self.ended = False
         self.sent = 0
@@ -144,7 +145,7 @@ class ProcessHost:
     env_fns: list[Any]
     _context: BaseContext
     _shared: child.Shared
-    _connection: parent_connection.ParentConnection
+    _connection: ParentConnection
 
     def __post_init__(self) -> None:
         self.close_errors: list[EnvError] = []
@@ -173,7 +174,7 @@ class ProcessHost:
             with contextlib.ExitStack() as spare:  # a start that runs out of descriptors leaks some
                 for _ in range(6):
                     spare.callback(os.close, os.dup(self.stream.fd))
-            self.stacks = memory.create()
+            self.stacks = descriptors.create_memory()
             shared = self._shared._replace(stacks=self.stacks)
             # Stored before the start, so that it can be killed after an interrupt.
             self.process = self._context.Process(  # type: ignore[attr-defined]
@@ -183,12 +184,12 @@ class ProcessHost:
                 daemon=False,
             )
             self.process.start()
-            parent_connection.claim(self.stacks)
+            descriptors.claim(self.stacks)
             try:
                 fd = os.pidfd_open(self.process.pid)
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(self.process.sentinel)
-            self._death_fd = parent_connection.claim(fd)
+            self._death_fd = descriptors.claim(fd)
             self._connection.watch(self.stream.fd, self._on_stream)
             self._connection.watch(fd, self._on_death)
         except BaseException:
@@ -210,7 +211,7 @@ class ProcessHost:
             fd: int = getattr(owner, name)
             setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
             self._connection.forget(fd)
-            parent_connection.release(fd)
+            descriptors.release(fd)
 
     @property
     def started(self) -> bool:
@@ -239,7 +240,7 @@ class ProcessHost:
         """Kill the process and wait for its end, at most 5 seconds."""
         self.kill(reason=reason)
         if self._death_fd >= 0:
-            self.ended |= parent_connection.is_readable(self._death_fd, 5)
+            self.ended |= descriptors.is_readable(self._death_fd, 5)
 
     def reap(self) -> None:
         """Read the last items of an ended process, kill its children, close the descriptors."""
