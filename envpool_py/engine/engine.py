@@ -32,7 +32,7 @@ from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, FINAL, OVER, RESET_ROW, Beside, StepResult
-from envpool_py.env.pool_options import Options
+from envpool_py.env.pool_options import AllOptions
 from envpool_py.env.request import Request
 from envpool_py.env.row_checks import warn_of_rows
 from envpool_py.env.spaces import Array
@@ -57,7 +57,7 @@ class Engine:
         warned: the kinds of warnings about rows that were issued; each once per pool.
     """
 
-    def __init__(self, hosts: Hosts, options: Options, *, publish_early: bool) -> None:
+    def __init__(self, hosts: Hosts, options: AllOptions, *, publish_early: bool) -> None:
         self.options = options
         pool, env = options.pool, options.env
         self.flight = flight = Flight(hosts, publish_early=publish_early)

@@ -78,7 +78,7 @@ class Executor:
         #: it; returns what ``final_obs`` is in the info of the row.
         self.keep_final: Callable[[Any], Any] = spaces.snapshot
         #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
-        self.to_check = {checks.RESET, checks.STEP, checks.OVER}
+        self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END}
         self.times: StepTimes | None = None
         self.heartbeat: Heartbeat | None = None
         self._prepared: Executor | None = None
@@ -156,9 +156,9 @@ class Executor:
         self.position: Position = episode, over
         self._restarts, self._is_new = restarts, restarts > 0
         if options.validate == ALWAYS:
-            self.to_check |= {checks.RESET, checks.STEP}
+            self.to_check |= {checks.ON_RESET, checks.ON_STEP}
         elif options.validate == OFF:
-            self.to_check -= {checks.RESET, checks.STEP}
+            self.to_check -= {checks.ON_RESET, checks.ON_STEP}
 
     def _recreate(self) -> None:
         with contextlib.suppress(Exception):
@@ -169,7 +169,9 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
-        plain = self._pending is None and self._turns is None and checks.STEP not in self.to_check
+        plain = (
+            self._pending is None and self._turns is None and checks.ON_STEP not in self.to_check
+        )
         if not plain or self._past_end:
             return self
         if self.times is None and self.heartbeat is None:
@@ -194,7 +196,7 @@ class Executor:
     def _past_end(self) -> bool:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
         waits = self.position[1] and self._options.autoreset_mode is None
-        return waits and checks.OVER in self.to_check
+        return waits and checks.AFTER_END in self.to_check
 
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
@@ -206,11 +208,11 @@ class Executor:
             self.inner = "reset"
             return self._pending()
         if self._past_end:
-            self.to_check.remove(checks.OVER)
-            self.warn(checks.OVER, "an env was stepped after its episode ended; reset it")
+            self.to_check.remove(checks.AFTER_END)
+            self.warn(checks.AFTER_END, "an env was stepped after its episode ended; reset it")
         row = self._instrumented_step(action)
         if isinstance(row, (tuple, list)) and len(row) == 5:
-            self._check(checks.STEP, row[0], row[1], action)
+            self._check(checks.ON_STEP, row[0], row[1], action)
         # A list makes the step loop call `finish`, which updates the stepper.
         return list(row) if type(row) is tuple else row
 
@@ -343,8 +345,8 @@ class Executor:
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
-        if checks.RESET in self.to_check:
-            self._check(checks.RESET, obs, None)
+        if checks.ON_RESET in self.to_check:
+            self._check(checks.ON_RESET, obs, None)
         self._root, self.position = root, (episode, False)
         self._pending = None
         self.inner, self._is_new = "", False
