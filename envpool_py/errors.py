@@ -311,9 +311,8 @@ def _make(
             mixed.args = cause.args
             # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
             members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
-            facts = {name: getattr(cause, name, None) for name, _ in members} | vars(cause)
-            for name in facts.keys() - vars(mixed).keys():
-                setattr(mixed, name, facts[name])
+            for name in {*dict(members), *vars(cause)} - vars(mixed).keys():
+                setattr(mixed, name, getattr(cause, name, None))
             error = mixed
     error.__cause__ = cause
     return error

@@ -12,8 +12,8 @@ The story of a failure, in the order of this file:
 4. The row is returned as any other row, and ``returned`` drops the record.
 
 So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``
-recreates it before. An env that waits for its
-back-off is in flight or idle like any other, and delays no other env.
+recreates it before. An env that waits for its back-off is in flight or idle like any other, and
+delays no other env.
 
 A recreated env continues at the position of the lost env in its schedule of episodes. The executor,
 which knows which resets reached the env, writes that position into the block.
@@ -92,48 +92,48 @@ class Recovery:
         if self.restarts:
             engine.batches.keep_last()
 
-    # ------------------------------------------------------------------------------------ failures
-
     def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
         """Handle the error of env ``i``; False if it must be raised."""
         known = self.failed.get(i)
         if not self.restarts:
             return False
-        if known is None or not known.broken:
+        if known is not None and known.broken:  # its process has ended, too
+            if known.request is not None or not in_flight:
+                return True
+            due = known.due
+        else:
             if known is not None and error.request == "env_fn":
                 self._hosts.restarts[i] -= 1
-            if not self._has_budget(i, error):
+            counted = self._count_failure(i, error)
+            if counted is None:
                 return False
-        elif known.request is not None or not in_flight:  # its process has ended, too
-            return True
+            due = counted
         request = self._request_after(i, error) if in_flight else None
         if in_flight and self._flight.recorder is not None:
             self._flight.recorder.failed({i: error}, raised=False)
         # One assignment, because an interrupt must not leave a request in flight without an answer.
-        self.failed[i] = Failed(error, self._due(i), request)
+        self.failed[i] = Failed(error, due, request)
         return True
 
-    def _has_budget(self, i: int, error: EnvError) -> bool:
-        """Count a failure; return whether env ``i`` may be restarted once more."""
-        count, limit = self._failures[i], self._options.max_restarts
+    def _count_failure(self, i: int, error: EnvError) -> float | None:
+        """Return when env ``i`` may be recreated: at once after its first failure in a row.
+
+        None if it has used all its restarts.
+        """
+        earlier, limit = self._failures[i], self._options.max_restarts
         # An env that never completed a reset has a bug in its code or its arguments.
         works = self._flight.positions.of(i)[0] >= 0
-        if works and (limit is None or count < limit):
-            self._failures[i] = count + 1
-            return True
+        if works and (limit is None or earlier < limit):
+            self._failures[i] = earlier + 1
+            delay = self._options.restart_backoff * 2.0 ** min(earlier - 1, 60) if earlier else 0.0
+            return time.monotonic() + min(delay, LONGEST_BACKOFF)
         self.failed.pop(i, None)
         if works and limit:
             restarts = "1 restart" if limit == 1 else f"{limit} restarts"
             fact = f" failed again after {restarts} (max_restarts={limit}): "
             if fact not in error.message:  # it may be the second time that it is handled
                 error.message = error.message.replace(": ", fact, 1)
-        return False
-
-    def _due(self, i: int) -> float:
-        """Return when env ``i`` may be recreated: at once after its first failure in a row."""
-        earlier = self._failures[i] - 1
-        delay = self._options.restart_backoff * 2.0 ** min(earlier - 1, 60) if earlier else 0.0
-        return time.monotonic() + min(delay, LONGEST_BACKOFF)
+        return None
 
     def _request_after(self, i: int, error: EnvError) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
@@ -148,8 +148,6 @@ class Recovery:
         if over or error.request == "reset":  # an automatic reset
             return Request("reset", error=text)
         return Request("lose", (self._engine.batches.last_obs(i),), error=text)
-
-    # --------------------------------------------------------------------- requests of the caller
 
     def take_steps(self, envs: Selection, actions: Any) -> tuple[Selection, Any]:
         """Send other requests to envs that were lost while idle; return the rest of the steps."""
@@ -194,24 +192,18 @@ class Recovery:
             if i in self.failed:
                 self.failed[i].request = None
 
-    # ----------------------------------------------------------------------------------- recreate
-
-    def _waiting(self) -> list[tuple[int, Failed]]:
-        """Return the envs in flight that must be recreated."""
-        return [(i, each) for i, each in self.failed.items() if each.broken and each.request]
-
     def run_jobs(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
-        for i, failed in self._waiting():
-            if failed.due <= time.monotonic() and not self._hosts.of(i).is_restarting:
+        for i, failed in list(self.failed.items()):
+            if failed.request is None or not failed.broken or self._hosts.of(i).is_restarting:
+                continue
+            wait = max(failed.due - time.monotonic(), 0.0)
+            if not wait:
                 try:
                     self._recreate_failed(i)
                 except EnvError as error:
                     self._flight.fail(i, error)
-        for i, failed in self._waiting():
-            if not self._hosts.of(i).is_restarting:
-                wait = max(failed.due - time.monotonic(), 0.0)
-                left = wait if left is None else min(left, wait)
+            left = wait if left is None else min(left, wait)
         return left
 
     def _recreate_failed(self, i: int) -> None:
@@ -228,12 +220,13 @@ class Recovery:
             if failure.env_id != i:
                 text = f"env {i}: its process was not restarted: {failure.message}"
                 failure = EnvError(text, (i,), "restart", failure.details)
-            if not self._has_budget(i, failure):
+            due = self._count_failure(i, failure)
+            if due is None:
                 if host.is_dead:
                     self._states.mark_dead(i, failure)
                 raise failure  # noqa: B904 - it has its cause
             request = None if failed.request is None else self._request_after(i, failure)
-            self.failed[i] = Failed(failure, self._due(i), request)
+            self.failed[i] = Failed(failure, due, request)
 
     def _restart_process(self, host: ProcessHost) -> bool:
         """Restart an ended process, unless that has begun; whether its envs are made.
@@ -274,11 +267,12 @@ class Recovery:
             restarts[ids] -= 1
             raise
         self._new.difference_update(ids)
-        self._states.mark_recreated(i for i in ids if by_hand or self._states.state[i] == DEAD)
         if self._flight.recorder is not None:
             self._flight.recorder.recreated(ids, requests)
         for i, request in zip(ids, requests, strict=True):
             positions.mark_recreated(i)
+            if by_hand or self._states.state[i] == DEAD:
+                self._states.mark_recreated(i)
             if by_hand:
                 self._failures[i] = 0
             failed = self.failed.get(i)
@@ -331,8 +325,6 @@ class Recovery:
                 if failed.request.kind == "lose" and self._autoreset is None:
                     self._states.state[i] = LOST
                 del self.failed[i]
-
-    # ---------------------------------------------------------------------- by a call of the user
 
     def mend(self, ids: IdArray) -> None:
         """Recreate those of these envs that have failed; EnvError: one used its restarts."""

@@ -22,7 +22,8 @@ _RESULTS_IN_A_ROW = 16
 class ParentConnection:
     """The results of all processes of a pool, and other descriptors to wait for.
 
-    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``.
+    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``. This
+    function returns whether the other end is closed.
     """
 
     def __init__(self) -> None:
@@ -54,8 +55,8 @@ class ParentConnection:
         """Wait for results or for an event of a watched descriptor; append results to ``chunks``.
 
         Spin for ``spin_for`` seconds, and yield the core after each poll; then sleep. The wait ends
-        after ``timeout`` seconds in total (None: no timeout). Return whether there was an event of
-        a watched descriptor.
+        after ``timeout`` seconds in total (None: no timeout). Return whether a process has ended,
+        or has closed its connection.
         """
         if spin_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
@@ -74,8 +75,7 @@ class ParentConnection:
             if fd == self.results:
                 self.collect(chunks)
             elif (note := self._notes.get(fd)) is not None:
-                noticed = True
-                note(fd, events)
+                noticed |= note(fd, events)
         return noticed
 
     def collect(self, chunks: list[bytes]) -> bool:
