@@ -35,7 +35,7 @@ from envpool_py.engine.states import DEAD, LOST, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.pool_options import NEXT_STEP
 from envpool_py.env.request import Request
-from envpool_py.errors import EnvError, env_error
+from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray, Selection
 from envpool_py.worker import process_group
 from envpool_py.worker.process_host import ProcessHost
@@ -334,7 +334,7 @@ class Recovery:
                 self._flight.refuse_if_closed()
                 self._recreate_failed(i)
                 if self._hosts.of(i).is_restarting:
-                    self._await_restart()
+                    self._notice_ends(wait=True)
 
     def revive(self, ids: IdArray) -> None:
         """Restart the processes of these envs that ended; ``run_jobs`` restarts no DEAD env."""
@@ -363,7 +363,7 @@ class Recovery:
                     self._recreate(host.ids, by_hand=True)
                     dead.remove(host)
             if dead:
-                self._await_restart()
+                self._notice_ends(wait=True)
         if len(living):
             self._recreate(living.tolist(), by_hand=True)
 
@@ -421,18 +421,15 @@ class Recovery:
             text = f"its spaces are {made[:2]}, but the env in its place has {old[:2]}"
             raise env_error(ValueError(text), i, "env_fn")
 
-    def _notice_ends(self) -> None:
-        if self._hosts.group is not None:
-            self._hosts.group.connection.fetch(self._engine.arrivals.chunks, 0, 0)
+    def _notice_ends(self, *, wait: bool = False) -> None:
+        """Handle processes that have ended; ``wait`` for the next event of a process."""
+        group = self._hosts.group
+        if group is not None:
+            self._flight.refuse_if_closed()
+            left = group.timeout(None) if wait else 0
+            group.connection.fetch(self._engine.arrivals.chunks, 0, left)
             self._flight.handle_ended_processes()
             self._engine.arrivals.drop_stale()
-
-    def _await_restart(self) -> None:
-        group = self._hosts.group
-        assert group is not None  # noqa: S101 - one is being restarted
-        self._flight.refuse_if_closed()
-        group.connection.fetch(self._engine.arrivals.chunks, 0, group.timeout(None))
-        self._flight.handle_ended_processes()
 
     def _end_hung(self, ids: IdArray) -> None:
         """Kill the processes of these envs that do not answer: they carry out a cancelled step.
@@ -448,9 +445,13 @@ class Recovery:
             except TimeoutError:
                 in_flight = self._states.in_flight()
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]
-                if hung:
-                    hosts.kill_hung(hung)
-                    self._flight.handle_ended_processes()
+                for host in {hosts.of(i) for i in hung}:
+                    text = name_ids([i for i in hung if i in host.ids])
+                    host.end(f"{text} did not answer after a request was cancelled")
+                    if not host.ended:
+                        fact = f"{text}: its process does not end"
+                        raise EnvError(fact, hung, "restart") from None
+                self._flight.handle_ended_processes()
             except EnvError:
                 pass  # a process has ended: it is restarted
             else:

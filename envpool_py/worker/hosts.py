@@ -14,10 +14,9 @@ from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
 from envpool_py.env.pool_options import SAME_STEP, ProcessOptions
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ID_MASK, RESET
+from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.env.spaces import Array
-from envpool_py.errors import EnvError, name_ids, naming_env
+from envpool_py.errors import EnvError, naming_env
 from envpool_py.ids import IdArray
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.builtin_workers import DummyEnvWorker, SubprocEnvWorker
@@ -125,14 +124,6 @@ class Hosts:
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""
         return {i for host in self.all for i in host.cancel(ids.intersection(host.ids))}
-
-    def kill_hung(self, stuck: Sequence[int]) -> None:
-        """Kill the processes of these envs, which do not answer."""
-        for host in {self.of(i) for i in stuck}:
-            text = name_ids([i for i in stuck if i in host.ids])
-            host.end(f"{text} did not answer after a request was cancelled")
-            if not host.ended:
-                raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
 
     def describe(self) -> str:
         if self.group is None:

@@ -31,8 +31,7 @@ from typing import Any
 
 from envpool_py import errors
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ASK, ID_MASK, RESET
+from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
 from envpool_py.worker import child, descriptors, frames, watchdog
 from envpool_py.worker.frames import ITEM
