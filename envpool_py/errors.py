@@ -19,13 +19,11 @@ import sys
 import sysconfig
 import traceback
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 #: The folder of this package.
 PACKAGE = str(Path(__file__).parent) + os.sep

@@ -67,10 +67,8 @@ class InlineHost:
 
     def _keep_beside(self, token: int, beside: Beside) -> None:
         # Copies, because the env may change its values later.
-        self._beside[token & (ID_MASK | ASK)] = {
-            key: value if key == "reply" else spaces_.snapshot(value)
-            for key, value in beside.items()
-        }
+        values = beside if "reply" in beside else spaces_.snapshot(beside)
+        self._beside[token & (ID_MASK | ASK)] = values
 
     def _keep_error(self, token: int, kind: str, error: BaseException) -> None:
         if interrupts(error):
