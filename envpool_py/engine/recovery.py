@@ -151,39 +151,36 @@ class Recovery:
 
     def take_steps(self, envs: Selection, actions: Any) -> tuple[Selection, Any]:
         """Send other requests to envs that were lost while idle; return the rest of the steps."""
-        ids, listed = envs.ids, envs.ids.tolist()
-        lost = [i for i in listed if i in self.failed]
+        listed = envs.ids.tolist()
+        lost = {i: self._request_after(i, self.failed[i].error) for i in listed if i in self.failed}
         if not lost:
             return envs, actions
         rows = spaces.list_actions(self._engine.block.spec.action, actions, listed)
-        action_of = dict(zip(listed, rows, strict=True))
-        self._states.mark_sent(Selection(np.array(lost)), STEPPING)
-        for i in lost:
-            request = self._request_after(i, self.failed[i].error)
-            self.failed[i].request = request
-            if not self.failed[i].broken:
-                self._flight.send_again(i, request)
-        rest = ids[~np.isin(ids, lost)]
-        return Selection(rest), [action_of[i] for i in rest.tolist()]
+        return self._send_lost(envs, STEPPING, lost, rows)
 
     def take_resets(
         self, envs: Selection, requests: Sequence[Request]
     ) -> tuple[Selection, Sequence[Request]]:
-        """Keep the resets of envs that must be recreated first; return the others."""
+        """Send the resets of envs that have failed, with their errors; return the others."""
         if not self.restarts:
             return envs, requests
-        ids = envs.ids
-        request_of = dict(zip(ids.tolist(), requests, strict=True))
-        for i in request_of.keys() & self.failed.keys():
-            request_of[i] = request_of[i]._replace(error=self.failed[i].error.text)
-            self.failed[i].request = request_of[i]
-        self._resets.update(request_of)
-        broken = [i for i in request_of if i in self.failed and self.failed[i].broken]
-        if broken:
-            self._states.mark_sent(Selection(np.array(broken)), RESETTING)
-            ids = ids[~np.isin(ids, broken)]
-            envs = Selection(ids)
-        return envs, [request_of[i] for i in ids.tolist()]
+        reset_of = dict(zip(envs.ids.tolist(), requests, strict=True))
+        failed = {i: each.error.text for i, each in self.failed.items() if i in reset_of}
+        lost = {i: reset_of[i]._replace(error=text) for i, text in failed.items()}
+        self._resets.update(reset_of | lost)
+        return self._send_lost(envs, RESETTING, lost, requests) if lost else (envs, requests)
+
+    def _send_lost(
+        self, envs: Selection, state: int, lost: dict[int, Request], values: Sequence[Any]
+    ) -> tuple[Selection, list[Any]]:
+        """Send the requests ``lost``, now or when their envs are recreated; return the others."""
+        self._states.mark_sent(Selection(np.array(list(lost))), state)
+        for i, request in lost.items():
+            self.failed[i].request = request
+            if not self.failed[i].broken:
+                self._flight.send_again(i, request)
+        left = [k for k, i in enumerate(envs.ids.tolist()) if i not in lost]
+        return Selection(envs.ids[left]), [values[k] for k in left]
 
     def cancelled(self, ids: Sequence[int]) -> None:
         """Drop the requests of these envs; an error is reported with the next one."""
