@@ -78,6 +78,7 @@ class Recovery:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._flight, self._hosts, self._states = engine.flight, engine.hosts, engine.states
+        self._group: Any = engine.hosts.group  # None without processes
         self._options = engine.options.recovery
         self._autoreset = engine.options.env.autoreset_mode
         self.restarts = self._options.on_error == "restart"
@@ -231,9 +232,8 @@ class Recovery:
         They are not configured yet. EnvError if an env_fn raised, or the process ended while it
         started; OSError if it does not start.
         """
-        assert self._hosts.group is not None  # noqa: S101 - its process has ended
         if not host.restarting:
-            self._hosts.group.restart(host)
+            self._group.restart(host)
         if host.is_restarting:
             return False
         host.restarting = False
@@ -369,7 +369,7 @@ class Recovery:
 
         If it raises EnvError, because an env_fn did or spaces differ, all envs go on as they were.
         """
-        hosts, group = self._hosts, self._hosts.group
+        hosts, group = self._hosts, self._group
         self._notice_ends()
         fn_of = dict(zip(ids.tolist(), env_fns, strict=True))
         ended = [i for i in fn_of if hosts.of(i).is_dead]
@@ -393,12 +393,11 @@ class Recovery:
 
     def _start_others(self, fn_of: dict[int, Callable[[], Any]]) -> None:
         """Restart the processes of these envs, which have ended, with other envs; see ``swap``."""
-        hosts, group, recorder = self._hosts, self._hosts.group, self._flight.recorder
-        assert group is not None  # noqa: S101 - a process has ended
+        hosts, recorder = self._hosts, self._flight.recorder
         before = {host: host.env_fns.copy() for host in map(hosts.of, fn_of)}
         try:
             for i, env_fn in fn_of.items():
-                group.set_env_fn(hosts.of(i), i, env_fn)
+                self._group.set_env_fn(hosts.of(i), i, env_fn)
             requests = [Request("env_fn", (env_fn,)) for env_fn in fn_of.values()]
             if recorder is not None and (note := recorder.asks(list(fn_of), requests)):
                 note(())
@@ -420,11 +419,10 @@ class Recovery:
 
     def _notice_ends(self, *, wait: bool = False) -> None:
         """Handle processes that have ended; ``wait`` for the next event of a process."""
-        group = self._hosts.group
-        if group is not None:
+        if self._group is not None:
             self._flight.refuse_if_closed()
-            left = group.timeout(None) if wait else 0
-            group.connection.fetch(self._engine.arrivals.chunks, 0, left)
+            left = self._group.timeout(None) if wait else 0
+            self._group.connection.fetch(self._engine.arrivals.chunks, 0, left)
             self._flight.handle_ended_processes()
             self._engine.arrivals.drop_stale()
 
@@ -434,7 +432,7 @@ class Recovery:
         A process that steps an env in flight is only late: it is waited for.
         """
         hosts = self._hosts
-        while hosts.group is not None and len(ids):
+        while self._group is not None and len(ids):
             call = Call(self._engine, ids, [_PING] * len(ids), observed=False)
             try:
                 call.send()

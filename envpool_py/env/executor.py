@@ -345,12 +345,12 @@ class Executor:
         return obs, info
 
     def _timed_reset(self, **kwargs: Any) -> Any:
-        assert self.heartbeat is not None  # noqa: S101 - else this is not called
-        self.heartbeat.enter()
+        heartbeat: Any = self.heartbeat
+        heartbeat.enter()
         try:
             return self.env.reset(**kwargs)
         finally:
-            self.heartbeat.leave()
+            heartbeat.leave()
 
     def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""

@@ -22,7 +22,7 @@ from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.builtin_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.custom_host import CustomHost
-from envpool_py.worker.host import Host, LocalHost, Send
+from envpool_py.worker.host import Host, Send
 from envpool_py.worker.inline_host import InlineHost
 from envpool_py.worker.process_group import ProcessGroup
 
@@ -42,12 +42,12 @@ class Hosts:
     """
 
     def __init__(
-        self, num_envs: int, group: ProcessGroup | None, make_local: Callable[[], list[LocalHost]]
+        self, num_envs: int, group: ProcessGroup | None, make_local: Callable[[], list[InlineHost]]
     ) -> None:
         self.num_envs = num_envs
         self.group = group
         self._make_local = make_local
-        self.local: list[LocalHost] = []
+        self.local: list[InlineHost] = []
         self.spin_for = 0.0
         self.closing = threading.Event()
         self.restarts = np.zeros(num_envs, dtype=np.int64)
@@ -219,7 +219,7 @@ def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     return None
 
 
-def _make_inline(ids: Sequence[int], makers: Sequence[Callable[[], Executor]]) -> list[LocalHost]:
+def _make_inline(ids: Sequence[int], makers: Sequence[Callable[[], Executor]]) -> list[InlineHost]:
     """Return the host of the envs in this process; no host if there are no envs."""
     executors: dict[int, Executor] = {}
     claimed: dict[int, int] = {}

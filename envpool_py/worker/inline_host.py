@@ -30,7 +30,11 @@ from envpool_py.worker.host import Send
 
 
 class InlineHost:
-    """Envs in the calling process, each with an executor; see ``host.LocalHost``."""
+    """Envs in the calling process, each with an executor; see ``Host``.
+
+    Attributes:
+        measures: whether steps can be timed.
+    """
 
     measures = True
     is_dead = is_restarting = False
@@ -47,6 +51,7 @@ class InlineHost:
         self._closed = False
 
     def spaces(self) -> dict[int, EnvSpaces]:
+        """Return copies of the envs' spaces, so that sampling does not change the env's."""
         return {
             i: EnvSpaces(*map(spaces_.snapshot, executor.env_spaces()))
             for i, executor in self._executors.items()
@@ -99,6 +104,11 @@ class InlineHost:
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> bool:
+        """Carry out requests, the oldest first; only those of the envs ``only`` unless None.
+
+        The engine calls this while it waits. The tokens of finished requests go to ``chunks``.
+        Return after ``limit`` requests, or after ``seconds``; False if there were no requests.
+        """
         if only is not None:
             self._fill(sorted(self._left(), key=lambda token: token & ID_MASK not in only))
             limit = min(limit, sum(token & ID_MASK in only for token in self._queue[0]))
@@ -130,6 +140,7 @@ class InlineHost:
         return begun
 
     def settle(self, chunks: list[bytes]) -> list[int]:
+        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
         begun = self._report(chunks)
         return [begun[-1] & ID_MASK] if begun else []
 
