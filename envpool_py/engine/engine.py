@@ -230,7 +230,10 @@ class Engine:
             if not mark & BESIDE:
                 continue
             i = int(ids[k])
-            found = flight.result_beside(i)
+            if i not in flight.beside:
+                kind = "reset" if self.states.state[i] == RESETTING else "step"
+                flight.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
+            found = flight.beside[i]
             if not isinstance(found, EnvError):
                 beside[i] = found
             elif recovery.handle(i, found, in_flight=True):

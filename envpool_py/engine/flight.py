@@ -180,13 +180,6 @@ class Flight:
         if lost:
             self.cancel(np.array(lost, dtype=np.intp))
 
-    def result_beside(self, i: int) -> Beside | EnvError:
-        """Return the values beside the row of env ``i``, or the error in place of its row."""
-        if i not in self.beside:
-            kind = "reset" if self.states.state[i] == RESETTING else "step"
-            self.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
-        return self.beside[i]
-
     def forget_result(self, i: int) -> None:
         """Drop the result of env ``i``, which stays in flight."""
         self.arrivals.remove([i])
