@@ -54,6 +54,13 @@ DOORS = {
         ARRAYS | {"wait_num", "autoreset_mode"},
         "next_step",
     ),
+    "envpool.make, dm": Door(
+        lambda **options: envpool.make_dm(
+            CART, num_envs=2, pool_options={"backend": "dummy", **options}
+        ),
+        ARRAYS | IN_PROCESS | {"wait_num", "autoreset_mode"},
+        "next_step",
+    ),
     "DummyVecEnv": Door(
         functools.partial(DummyVecEnv, FNS), ARRAYS | WHOLE | IN_PROCESS, "same_step"
     ),

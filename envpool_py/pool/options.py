@@ -133,6 +133,9 @@ def check_options(
     first, text = unknown[0], f"{name} does not take {', '.join(unknown)}"
     if first in FOREIGN:
         text = f"{first} is an argument of other libraries; here it is {FOREIGN[first]}"
+        if FOREIGN[first] in fixed:
+            value, reason = fixed[FOREIGN[first]]
+            text += f", which must be {value!r}, because {reason}"
     elif first == "num_processes" and "num_threads" in known:
         text += "; it takes num_threads"
     elif first in _HINTS:

@@ -3,6 +3,7 @@
 import functools
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from envpool_py import ParallelVectorEnv, RayVectorEnv, make
@@ -36,6 +37,7 @@ def test_every_spelling_of_an_autoreset_mode():
     ("options", "count"),
     [
         ({"num_processes": 2}, 2),
+        ({"num_processes": np.int64(2)}, 2),
         ({"num_processes": 9}, 5),
         ({"num_processes": None}, 5),
         ({"envs_per_actor": 2}, 3),
@@ -43,9 +45,12 @@ def test_every_spelling_of_an_autoreset_mode():
     ],
 )
 def test_the_number_of_actors(options, count):
-    with RayVectorEnv(FNS[:1] * 5, num_cpus=0.01, **options) as pool:
-        assert f"num_actors={count}" in repr(pool)
-        assert {len(host.ids) for host in pool.engine.hosts.all} <= {5 // count, -(-5 // count)}
+    for door in (functools.partial(RayVectorEnv, FNS[:1] * 5), functools.partial(make, CART, 5)):
+        given = {"backend": "ray", **options} if door.func is make else options
+        with door(num_cpus=0.01, **given) as pool:
+            assert f"num_actors={count}" in repr(pool)
+            sizes = {len(host.ids) for host in pool.engine.hosts.all}
+            assert sizes <= {5 // count, -(-5 // count)}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +58,7 @@ def test_the_number_of_actors(options, count):
     [
         ({"num_processes": 2, "envs_per_actor": 3}, TypeError, "are the same option"),
         ({"num_processes": 0}, ValueError, "num_processes must be 1 or more, got 0"),
+        ({"num_processes": -1}, ValueError, "num_processes must be 1 or more, got -1"),
         ({"envs_per_actor": 0}, ValueError, "envs_per_actor must be 1 or more"),
     ],
 )
