@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import reduction
 from operator import length_hint
@@ -263,12 +263,9 @@ def run_threads(
     while kind != frames.CLOSE:
         kind, body = end.receive()
         handled += 1
-        if kind <= frames.TOKENS_EARLY:
-            for token in memoryview(body).cast("q").tolist():
-                lanes[token & ID_MASK].inbox.put((kind, pack_token(token)))
-        elif kind == frames.REQUESTS:
-            for pair in pickle.loads(body):  # noqa: S301 - from our own parent
-                lanes[pair[0] & ID_MASK].inbox.put((kind, pickle.dumps([pair])))
+        if kind <= frames.REQUESTS:
+            for i, own in one_by_one(kind, body):
+                lanes[i].inbox.put((kind, own))
         else:
             block = open_block(body) if kind == frames.ATTACH else None
             if block is not None and block.spec.timed:
@@ -279,6 +276,16 @@ def run_threads(
             heartbeat.count(handled)
     for thread in threads:
         thread.join()
+
+
+def one_by_one(kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Split the body of a frame with requests: each env, and the body of a frame for it alone."""
+    if kind == frames.REQUESTS:
+        for token, data in pickle.loads(body):  # noqa: S301 - from our own parent
+            yield token & ID_MASK, pickle.dumps([(token, data)])
+    else:
+        for token in memoryview(body).cast("q").tolist():
+            yield token & ID_MASK, pack_token(token)
 
 
 def _die_with_parent(alive: int) -> None:
