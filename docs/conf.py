@@ -76,18 +76,12 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 
 
-def plain_summary(
-    _app: object,
-    _what: str,
-    _name: str,
-    _obj: object,
-    _options: object,
-    lines: list[str],
-) -> None:
+def plain_summary(*event: Any) -> None:
     """Put back together the summary of a property that has a colon.
 
     Napoleon takes what stands before the colon for a type.
     """
+    lines = event[-1]
     for place, line in enumerate(lines):
         if line.startswith(":type: "):
             lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
@@ -172,15 +166,9 @@ def helps_of_commands() -> str:
     return "\n".join(sections)
 
 
-def leave_out_options(
-    _app: object,
-    _what: str,
-    _name: str,
-    _obj: object,
-    _options: object,
-    lines: list[str],
-) -> None:
+def leave_out_options(*event: Any) -> None:
     """Refer to the list in place of repeating all options."""
+    lines = event[-1]
     taken = _plain(lines)
     if len(taken) < _SEVERAL:
         return

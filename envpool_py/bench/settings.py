@@ -82,7 +82,6 @@ class Setting(NamedTuple):
 
     @property
     def started_processes(self) -> int:
-        """How many processes this starts."""
         return self.num_envs if self.pool == ASYNC else self.num_processes
 
 
@@ -136,7 +135,6 @@ def start(setting: Setting, env_fns: Sequence[Callable[[], Any]], batches: list[
 
 
 def make_pool(setting: Setting, env_fns: Sequence[Callable[[], Any]]) -> BaseVectorEnv:
-    """One of our pools."""
     if setting.pool == MAKE:
         return make(env_fns[0], setting.num_envs, **setting.options, **_OPTIONS)
     return pool_class(setting.pool)(env_fns, **setting.options, **_OPTIONS)

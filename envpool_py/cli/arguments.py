@@ -32,7 +32,6 @@ class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError``."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
@@ -50,7 +49,6 @@ def refuse(parser: Parser, argument: str, known: Collection[str]) -> NoReturn:
 
 
 def complain(text: str) -> None:
-    """Write a line to stderr."""
     sys.stderr.write(f"envpool-py: {text}\n")
 
 
@@ -78,10 +76,12 @@ def at_least(least: int) -> Callable[[str], int]:
     """The type of an int that is ``least`` or more; ``50_000`` and ``5e4`` are one."""
 
     def integer(text: str) -> int:
-        value = int(text) if "e" not in text.lower() else _whole(text)
+        value = float(text) if "e" in text.lower() else int(text)
+        if not float(value).is_integer():
+            raise UsageError(f"must be an integer, got {text}")
         if value < least:
-            raise UsageError(f"must be {least} or more, got {value}")
-        return value
+            raise UsageError(f"must be {least} or more, got {int(value)}")
+        return int(value)
 
     return integer
 
@@ -89,13 +89,6 @@ def at_least(least: int) -> Callable[[str], int]:
 def count_or_auto(text: str) -> int | str:
     """The type of an int that is 1 or more, or ``auto``."""
     return text if text == "auto" else at_least(1)(text)
-
-
-def _whole(text: str) -> int:
-    value = float(text)
-    if not value.is_integer():
-        raise UsageError(f"must be an integer, got {text}")
-    return int(value)
 
 
 def seconds(text: str) -> float:

@@ -15,17 +15,15 @@ from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "print versions and system facts, for a bug report"
 
-_PACKAGES = ["gymnasium", "numpy", "cloudpickle", "rich", "pettingzoo", "stable-baselines3"]
+_PACKAGES = ["gymnasium", "numpy", "cloudpickle", "pettingzoo", "stable-baselines3"]
 _PACKAGES += ["torch", "ale-py", "mujoco", "ray", "tianshou"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     default, *others = multiprocessing.get_all_start_methods()
     facts = {
         "envpool-py": envpool_py.__version__,

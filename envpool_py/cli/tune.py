@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from rich import filesize
-
 from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
@@ -44,7 +42,6 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     add_shared(parser, "--num-envs", default=16)
     text = "seconds to try pools; a measurement that has begun is finished; default: %(default)s"
@@ -53,7 +50,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
     sizes = args.num_envs, len(usable_cores()), args.max_processes
     results = Results()
@@ -91,7 +87,7 @@ def _show(
     for each in found:
         why = (f"# {reason}" for reason in each["reasons"])
         print(f"# {each['policy']}", wrapped(each["code"]), *why, "", sep="\n")  # noqa: T201
-    print(*costs(profile), "", sep="\n")  # noqa: T201 - rich would wrap what is pasted
+    print(*costs(profile), "", sep="\n")  # noqa: T201
     tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
 
 
@@ -114,7 +110,7 @@ def costs(profile: Probe) -> Iterator[str]:
         yield f"resets: {duration(profile.reset_mean)} each, {share:.0%} of the time"
     else:
         yield "resets: none until the time was over"
-    yield f"observation: {filesize.decimal(profile.obs_bytes)}"
+    yield f"observation: {tables.size(profile.obs_bytes)}"
 
 
 def recommendations(
