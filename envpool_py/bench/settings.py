@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.pool.backends import BACKENDS, make
+from envpool_py.pool.backends import make, pool_class
 from envpool_py.pool.base import BaseVectorEnv
 
 LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
@@ -137,7 +137,7 @@ def start(setting: Setting, env_fns: Sequence[Callable[[], Any]], batches: list[
 def make_pool(setting: Setting, env_fns: Sequence[Callable[[], Any]]) -> BaseVectorEnv:
     if setting.pool == MAKE:
         return make(env_fns[0], setting.num_envs, **setting.options, **_OPTIONS)
-    return BACKENDS[setting.pool](env_fns, **setting.options, **_OPTIONS)
+    return pool_class(setting.pool)(env_fns, **setting.options, **_OPTIONS)
 
 
 def _run_loop(envs: list[Any], actions: Iterator[Any]) -> Running:

@@ -15,7 +15,7 @@ from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "print versions and system facts, for a bug report"
 
-_PACKAGES = ["gymnasium", "numpy", "cloudpickle", "pettingzoo", "stable-baselines3"]
+_PACKAGES = ["gymnasium", "numpy", "cloudpickle", "rich", "pettingzoo", "stable-baselines3"]
 _PACKAGES += ["torch", "ale-py", "mujoco", "ray", "tianshou"]
 
 

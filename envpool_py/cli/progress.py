@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
 from envpool_py.cli.arguments import complain
 
-#: Seconds between two updates of the line on a terminal, and between two lines elsewhere.
+#: Seconds between two updates of a bar on a terminal, and between two lines elsewhere.
 _ON_TERMINAL, _BETWEEN_LINES = 0.25, 10.0
 
 #: How much is done, and what is done now.
@@ -20,30 +20,35 @@ Status = Callable[[], tuple[float, str]]
 
 @contextmanager
 def showing(total: float, status: Status) -> Iterator[None]:
-    """Show a line that changes on a terminal, elsewhere a line now and then, by ``status``."""
-    is_terminal, begun, ended = sys.stderr.isatty(), time.monotonic(), threading.Event()
-
-    def write(line: str) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write(f"\r{line[:width]:<{width}}\r")
-        sys.stderr.flush()
+    """Show a bar on a terminal, elsewhere a line now and then; ``status`` is asked for both."""
+    console = Console(stderr=True)
+    bar = Progress(
+        BarColumn(bar_width=None),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        expand=True,
+        speed_estimate_period=300.0,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(status()[1], total=total)
+    ended = threading.Event()
 
     def update() -> None:  # in a thread, so that a busy loop need not do it
-        while not ended.wait(_ON_TERMINAL if is_terminal else _BETWEEN_LINES):
+        while not ended.wait(_BETWEEN_LINES if bar.disable else _ON_TERMINAL):
             done, text = status()
-            if is_terminal:  # work that goes on beyond its limit makes no more than 100 %
-                part = min(done / total, 1.0)
-                left = (time.monotonic() - begun) * (1 / part - 1) if part else 0.0
-                write(f"{part:4.0%}  {text}" + (f"  {left:.0f} s left" if left else ""))
-            else:
+            if bar.disable:
                 complain(text)
+            else:  # work that goes on beyond its limit makes no more than 100 %
+                bar.update(task, completed=min(done, total), description=text)
 
     thread = threading.Thread(target=update, daemon=True)
     thread.start()
     try:
-        yield
+        with bar:
+            yield
     finally:
         ended.set()
         thread.join()
-        if is_terminal:
-            write("")

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import filesize
 
 from envpool_py.cli.arguments import add_shared, first_line, write_json
 from envpool_py.cli.naming import UsageError
-from envpool_py.cli.tables import figures, show_table, size
+from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
 from envpool_py.record import recorder
 
@@ -49,11 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(args.json, facts)
     if args.json != "-":
-        rows: list[tuple[str, str]] = []
-        for name, value in facts.items():
-            first, *more = _text(name, value).split("\n")
-            rows += [(name.replace("_", " "), first), *(("", line) for line in more)]
-        show_table(rows)
+        show_table((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
     return 0
 
 
@@ -135,4 +132,4 @@ def _text(name: str, value: Any) -> str:
         return ", ".join([*map(str, value[:_MOST]), *more]) or "-"
     if value is None:
         return "-"
-    return size(value) if name == "bytes" else str(value)
+    return filesize.decimal(value) if name == "bytes" else str(value)

@@ -8,9 +8,15 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from rich import filesize
+from rich.console import Console
+from rich.table import Table
 
 from envpool_py.bench.measure import Caller, Results
 from envpool_py.bench.settings import LOOP, Setting
+
+#: Where the output is no terminal: the width of tables, and of lists with a name in each line.
+_WIDTH, _WIDTH_OF_LISTS = 80, 160
 
 #: From so many envs on, tables have the start-up time and the memory.
 MANY = 100
@@ -20,16 +26,13 @@ def show_table(
     rows: Iterable[Sequence[str]], header: Sequence[str] = (), title: str | None = None
 ) -> None:
     """Write a table; with a header, all columns but the first are aligned at the right."""
-    lines = [*([header] if header else []), *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    if title:
-        sys.stdout.write(f"{title}\n")
-    for line in lines:
-        cells = [line[0].ljust(widths[0])]
-        for cell, width in zip(line[1:], widths[1:], strict=True):
-            cells.append(cell.rjust(width) if header else cell.ljust(width))
-        bar = " " if line is header else "│"
-        sys.stdout.write(f"{bar} {f' {bar} '.join(cells)}".rstrip() + "\n")
+    table = Table(title=title, title_justify="left", show_header=bool(header))
+    for name in header:
+        table.add_column(name, justify="right" if table.columns else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    width = _WIDTH if header else _WIDTH_OF_LISTS
+    Console(width=None if sys.stdout.isatty() else width).print(table)
 
 
 def show_results(title: str, results: Results, callers: Sequence[Caller]) -> None:
@@ -68,7 +71,7 @@ def _table(results: Results, caller: Caller) -> tuple[list[str], list[Sequence[s
         if is_long:
             sizes = [each.memory_bytes for each in measured if each.memory_bytes is not None]
             row.append(duration(median(each.startup_seconds for each in measured)))
-            row.append(size(max(sizes)) if sizes else "-")
+            row.append(filesize.decimal(max(sizes)) if sizes else "-")
         rows.append(row)
     return header, rows
 
@@ -104,12 +107,6 @@ def separated(value: float) -> str:
 def duration(seconds: float) -> str:
     """Three digits and a unit."""
     return _in_units(seconds, {" s": 1.0, " ms": 1e-3, " µs": 1e-6})
-
-
-def size(count: int) -> str:
-    """A number of bytes."""
-    units = {" GB": 1e9, " MB": 1e6, " kB": 1e3}
-    return _in_units(count, units) if count >= 1000 else f"{count} bytes"
 
 
 def figures(values: Sequence[float]) -> str:

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from rich import filesize
+
 from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
@@ -87,7 +89,7 @@ def _show(
     for each in found:
         why = (f"# {reason}" for reason in each["reasons"])
         print(f"# {each['policy']}", wrapped(each["code"]), *why, "", sep="\n")  # noqa: T201
-    print(*costs(profile), "", sep="\n")  # noqa: T201
+    print(*costs(profile), "", sep="\n")  # noqa: T201 - rich would wrap what is pasted
     tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
 
 
@@ -110,7 +112,7 @@ def costs(profile: Probe) -> Iterator[str]:
         yield f"resets: {duration(profile.reset_mean)} each, {share:.0%} of the time"
     else:
         yield "resets: none until the time was over"
-    yield f"observation: {tables.size(profile.obs_bytes)}"
+    yield f"observation: {filesize.decimal(profile.obs_bytes)}"
 
 
 def recommendations(

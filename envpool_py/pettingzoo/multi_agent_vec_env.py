@@ -15,13 +15,16 @@ from envpool_py.env.spaces import Array
 from envpool_py.errors import closed_on_error
 from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
-from envpool_py.pettingzoo.parallel import ByAgent, ParallelVectorEnv, side_by_side
+from envpool_py.pettingzoo.parallel import DECIDED, ByAgent, ParallelVectorEnv, side_by_side
+from envpool_py.pool.backends import pool_class
+from envpool_py.pool.options import check_options
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,
     VecEnvObs,
     VecEnvStepReturn,
 )
+from envpool_py.sb3.common.vec_env.pool_vec_env import DECIDED as DECIDED_BY_VEC_ENVS
 from envpool_py.sb3.common.vec_env.pool_vec_env import OverPool
 from envpool_py.sb3.inside import is_named
 from envpool_py.seeding import Seed
@@ -77,9 +80,8 @@ class SB3MultiAgentVecEnv(OverPool):
         num_processes: int | None = None,
         **options: Any,
     ) -> None:
-        for name in ("wait_num", "timeout", "strict_timeout", "autoreset_mode", "copy"):
-            if name in options:
-                raise TypeError(f"{name}: a VecEnv waits for all envs, and resets them itself")
+        name, known = type(self).__name__, pool_class(backend)
+        options = check_options(known, name, options, {**DECIDED_BY_VEC_ENVS, **DECIDED})
         self.pool = pool = _InRows(
             env_fns,
             backend,
@@ -102,7 +104,7 @@ class SB3MultiAgentVecEnv(OverPool):
             self.metadata = dict(pool.metadata)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
+        return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool.pool!r})"
 
     def reset(self) -> VecEnvObs:
         """Reset all envs, with the seeds and options set for it; a step under way is cancelled.

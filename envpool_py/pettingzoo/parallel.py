@@ -34,10 +34,10 @@ from envpool_py.pettingzoo.packed_env import (
     PackedEnv,
 )
 from envpool_py.pool.arguments import Options, check_env_fns
-from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.backends import pool_class
 from envpool_py.pool.html_table import table
 from envpool_py.pool.interface import PoolInterface
-from envpool_py.pool.option_names import Fixed, check_options
+from envpool_py.pool.options import Fixed, check_options
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 
@@ -45,6 +45,12 @@ from envpool_py.wrappers.vector import forward_to_pool
 ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
 AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
+
+#: The options of the pool that are decided here.
+DECIDED = {
+    "columns": Fixed(True, "batches of agents are arrays"),
+    "reset_first": Fixed(True, "a reset says which agents act"),
+}
 
 _R = TypeVar("_R")
 
@@ -97,10 +103,8 @@ class ParallelVectorEnv(PoolInterface):
         copy: bool = True,
         **options: Any,
     ) -> None:
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-        fixed = {"columns": Fixed(True, "batches of agents are arrays")}
-        options = check_options(options, type(self).__name__, options, fixed)
+        cls = pool_class(backend)
+        options = check_options(cls, type(self).__name__, options, DECIDED)
         if num_processes is not None:
             options["num_processes"] = num_processes
         make = [
@@ -108,7 +112,7 @@ class ParallelVectorEnv(PoolInterface):
             for env_fn in check_env_fns(env_fns)
         ]
         options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
-        self.pool = BACKENDS[backend](make, wait_num, timeout, **options)
+        self.pool = cls(make, wait_num, timeout, **options)
         with closed_on_error(self.pool):
             rows: Any = self.pool.single_observation_space
             self._spaces: AgentSpaces = rows.own

@@ -24,10 +24,11 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
 import pandas as pd
 from contestants import CEILING, CONTESTANTS, LIBRARIES, OURS
+from rich import filesize
 from workloads import AGENT_WORKLOADS, WAITS, WORKLOADS, Workload
 
 from envpool_py.bench.measure import MeasurementError, ask
-from envpool_py.cli.tables import duration, separated, size
+from envpool_py.cli.tables import duration, separated
 
 _ONE = Path(__file__).with_name("one.py")
 _WORK = {each.name: each for each in (*WORKLOADS, *AGENT_WORKLOADS)}
@@ -162,7 +163,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
             "p99": _median(own["step_p99"], duration),
             "caller per batch": _median(own["caller"], duration),
             "start-up": _median(own["startup_seconds"], duration),
-            "memory": _median(own["memory_bytes"], size),
+            "memory": _median(own["memory_bytes"], filesize.decimal),
         }
         for think in sorted(set(rows["think"]) - {0}):
             busy = others[others["think"] == think]

@@ -18,7 +18,7 @@ from envpool_py.env import spaces
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.interface import PoolInterface, settled
-from envpool_py.pool.option_names import WHOLE, Fixed, check_options
+from envpool_py.pool.options import WHOLE, Fixed, check_options
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnv,
     VecEnvIndices,
@@ -29,7 +29,7 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 
 #: The options of the pool that the classes with ``env_fns`` decide.
-_DECIDED = {
+DECIDED = {
     **WHOLE,
     "autoreset_mode": Fixed("same_step", "a VecEnv resets its envs itself"),
     "columns": Fixed(True, "a VecEnv returns arrays"),
@@ -191,8 +191,8 @@ class PoolVecEnv(OverPool):
 
     def _make_pool(self, pool_class: type[BaseVectorEnv], env_fns: Any, options: Any) -> None:
         """Make the pool of this VecEnv; it is closed if the VecEnv can't be constructed."""
-        rest = check_options(pool_class, type(self).__name__, options, _DECIDED)
-        own = {name: each.value for name, each in _DECIDED.items() if name not in WHOLE}
+        rest = check_options(pool_class, type(self).__name__, options, DECIDED)
+        own = {name: each.value for name, each in DECIDED.items() if name not in WHOLE}
         # As with Stable-Baselines3, VecCheckNan checks values.
         pool = pool_class(env_fns, **own, **{"validate": "off", **rest})
         with closed_on_error(pool):
