@@ -6,6 +6,8 @@ import argparse
 import importlib.util
 import json
 import math
+import multiprocessing
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +36,11 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
+def exact(count: int) -> str:
+    """All digits, the thousands separated: ``12 345``."""
+    return f"{count:,}".replace(",", " ")
+
+
 def complain(text: str) -> None:
     """Write a line to stderr."""
     sys.stderr.write(f"envpool-py: {text}\n")
@@ -47,8 +54,11 @@ def complain_if_busy() -> None:
 
 
 def counted(count: int, what: str) -> str:
-    """``1 error`` or ``2 errors``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """``1 error``, ``2 errors``, ``2 policies`` or ``2 batches``."""
+    if count != 1:
+        what = re.sub("y$", "ie", what)
+        what += "es" if what.endswith("ch") else "s"
+    return f"{exact(count)} {what}"
 
 
 def first_line(message: str) -> str:
@@ -137,7 +147,15 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--num-envs": {**_COUNT, "help": "how many copies of the env; default: %(default)s"},
     "--wait-num": {**_COUNT, "metavar": "K", "help": "rows that a batch waits for; default: all"},
     "--seconds": {"type": seconds, "metavar": "S"},
-    "--backend": {"choices": [*BACKENDS], "default": "shmem", "help": "default: shmem"},
+    "--backend": {
+        "choices": [*BACKENDS],
+        "default": "shmem",
+        "help": "the kind of pool; default: %(default)s",
+    },
+    "--context": {
+        "choices": multiprocessing.get_all_start_methods(),
+        "help": "how worker processes are started; default: as Python does here",
+    },
     "--num-processes": {
         **_COUNT,
         "help": "number of processes that share the envs; default: one per core. For envs that"
@@ -206,11 +224,14 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
     check_wait_num(args.wait_num, args.num_envs)
     if args.backend == "ray":
         options["num_processes"] = args.num_processes
-    elif args.backend != "dummy":
+    elif args.backend in ("subproc", "shmem"):
         cores = len(usable_cores())
         options["num_processes"] = min(args.num_processes or cores, args.num_envs)
-    elif args.num_processes is not None:
-        raise UsageError("--num-processes: the dummy backend has no processes")
+        options["context"] = args.context
+    for name in ("num_processes", "context"):
+        if getattr(args, name) is not None and name not in options:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag}: the {args.backend} backend starts no worker processes")
     try:
         return BACKENDS[args.backend]([env_fn] * args.num_envs, args.wait_num, **options)
     except EnvError as error:

@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 def stages_beside(
     env_fns: Sequence[Callable[[], Any]], limit: float
-) -> Iterator[tuple[str, list[Finding]]]:
+) -> Iterator[tuple[str, list[Finding] | None]]:
     """As ``stages``, in another process, so that a crash or a hang of the env is a finding.
 
     A stage may take ``limit`` seconds. On Windows the stages are in this process.
@@ -67,8 +67,7 @@ def stages_beside(
             stage, findings = receiving.recv()
             if not stage:
                 return
-            if findings is not None:
-                yield stage, findings
+            yield stage, findings
     except EOFError:
         process.join()
         end = name_exit(process.exitcode).removeprefix("was killed by ")
@@ -77,9 +76,7 @@ def stages_beside(
         os.kill(pid, signal.SIGINT)
         with contextlib.suppress(EOFError):
             while receiving.poll(1):
-                stage, findings = receiving.recv()
-                if findings is not None:
-                    yield stage, findings
+                yield receiving.recv()
         raise
     finally:
         process.kill()
@@ -93,20 +90,19 @@ def _place_of(stack: tuple[str, str]) -> str:
 
 
 def _send_stages(env_fns: Sequence[Callable[[], Any]], sending: Any, stacks: int) -> None:
-    """Send each stage when it begins, with None, and when it has ended."""
+    """Send all stages, and an end."""
     watchdog.show_stacks(stacks)
     with contextlib.suppress(KeyboardInterrupt):
-        for found in stages(env_fns, lambda stage: sending.send((stage, None))):
+        for found in stages(env_fns):
             sending.send(found)
     sending.send(("", None))
 
 
-def stages(
-    env_fns: Sequence[Callable[[], Any]], begin: Callable[[str], object] = lambda _: None
-) -> Iterator[tuple[str, list[Finding]]]:
-    """Check the envs that ``env_fns`` make, and close them; yields each stage with its findings.
+def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding] | None]]:
+    """Check the envs that ``env_fns`` make, and close them.
 
-    An error that an earlier stage has found is a note. ``begin`` is called with each stage.
+    Yields each stage with None when it begins, and with its findings when it has ended. An error
+    that an earlier stage has found is a note.
     """
     envs: list[Any] = []
     by_name: dict[str, Callable[[Any], Iterable[Finding]]] = {
@@ -120,12 +116,12 @@ def stages(
         "closing": _check_closing,
     }
     try:
-        begin("making envs")
+        yield "making envs", None
         yield "making envs", list(_make_envs(env_fns, envs))
         found_by: dict[str, str] = {}  # the stage that has found an error, by its text
         for name, check in by_name.items() if envs else ():
             findings: list[Finding] = []
-            begin(name)
+            yield name, None
             with contextlib.suppress(Exception):  # "spaces" says what is wrong with it
                 envs[0].action_space.seed(0)  # so that a second check finds the same
             try:
@@ -138,7 +134,7 @@ def stages(
             for k, (level, text) in enumerate(findings):
                 if level == "error" and found_by.setdefault(text, name) != name:
                     why = f"not checked, because of the error in {found_by[text]!r}"
-                    findings[k] = Finding("note", f"{why}: {text}")
+                    findings[k] = Finding("note", why)
             yield name, findings
     finally:
         for env in envs:
