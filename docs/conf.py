@@ -46,7 +46,7 @@ if html_baseurl:
     extensions.append("sphinxext.opengraph")
     ogp_site_url = html_baseurl
     ogp_social_cards = {"enable": False}
-    ogp_image = f"{html_baseurl.rstrip('/')}/_images/timeline.png"
+    ogp_image = f"{html_baseurl.rstrip('/')}/_static/card.png"
 copybutton_exclude = ".linenos, .gp, .go"  # no prompts and no output
 
 intersphinx_mapping = {
@@ -61,7 +61,7 @@ if os.environ.get("DOCS_OFFLINE"):  # CI may have no network
 
 html_theme = "furo"
 html_title = "envpool_py"
-html_static_path = ["static"]
+html_static_path = ["static", "pictures/card.png"]
 html_css_files = ["pages.css"]
 html_favicon = html_logo = "static/logo.svg"
 
