@@ -1,5 +1,6 @@
 """Each figure of a page is the one that was measured, and README shows what a terminal shows."""
 
+import ast
 import functools
 import itertools
 import json
@@ -22,6 +23,7 @@ from envpool_py.errors import WorkerDiedError
 from envpool_py.sb3 import SubprocVecEnv
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONF = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -75,7 +77,14 @@ def test_the_crash_of_readme_is_real(caplog):
     assert f"\n{caplog.messages[0]}\n" in README
 
 
-LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
+
+
+def anchors(page):
+    """Of the headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 @pytest.mark.parametrize(
@@ -83,8 +92,10 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 )
 def test_links_lead_to_files(name):
     page = ROOT / name
-    links = LINK.findall(page.read_text(encoding="utf-8"))
-    assert not [link for link in links if not (page.parent / link).exists()]
+    for path, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        target = page.parent / path if path else page
+        assert target.exists()
+        assert not anchor or anchor in anchors(target)
 
 
 def test_each_example_is_in_the_gallery():
@@ -150,3 +161,18 @@ OUTSIDE = re.compile(r"\d[\d .]*(?:times the|times a loop|steps per second|steps
 def test_no_speed_is_written_by_hand(page):
     text = figures.PLACE.sub("", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
     assert not OUTSIDE.findall(text)
+
+
+def test_classes_of_other_libraries_are_not_linked_as_ours():
+    """The text before a name, as Sphinx has it: with typographic apostrophes."""
+    assignment = re.search(r"_OF_OTHERS = re.compile\((.*?)\n\)", CONF, re.DOTALL)[1]
+    of_others = re.compile(ast.literal_eval(assignment.strip()[1:]))
+    for before in (
+        "Stable-Baselines3\u2019s ",
+        "with SB3's ",
+        "Stable-Baselines3 ",
+        "Tianshou\u2019s ",
+    ):
+        assert of_others.search(before)
+    for before in ("a Ray cluster: ", "our ", "Stable-Baselines3: "):
+        assert not of_others.search(before)
