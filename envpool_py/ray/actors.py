@@ -44,23 +44,24 @@ atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: 
 class ActorConnection(ParentConnection):
     """Replies of all actors of a pool, and their ends, which threads of Ray only note."""
 
+    rings = True
+
     def __init__(self) -> None:
         super().__init__()
         #: For each call that has ended: what takes that in and returns its tokens, then the tokens.
         self._arrived: deque[Any] = deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._noticed = False
 
     def note(self, take: Callable[[], bytes]) -> None:
         """Queue ``take`` for the caller; called in a thread of Ray."""
         self._arrived.append(take)
-        self._bell.put(None)
+        self.bell.put(None)
 
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
         """Wait for replies or other events; see ``ParentConnection``."""
         if not self._noticed and not self._arrived:
             with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=min(1e6 if timeout is None else timeout, 1e6))
+                self.bell.get(timeout=min(1e6 if timeout is None else timeout, 1e6))
         self.collect(chunks)
         noticed, self._noticed = self._noticed, False
         return noticed
@@ -68,8 +69,8 @@ class ActorConnection(ParentConnection):
     def collect(self, chunks: list[bytes]) -> bool:
         """Take what is there; return whether there were any results."""
         count = len(chunks)
-        while not self._bell.empty():
-            self._bell.get()
+        while not self.bell.empty():
+            self.bell.get()
         while self._arrived:
             take = self._arrived[0]
             # Should an interrupt come before this is noted, it is taken once more.
@@ -80,10 +81,6 @@ class ActorConnection(ParentConnection):
                 # One call, so that no interrupt can come between the queue and the list.
                 chunks.extend(map(deque.popleft, (self._arrived,)))
         return len(chunks) > count
-
-    def wake(self) -> None:
-        """End a sleep that is under way in another thread."""
-        self._bell.put(None)
 
 
 def _driver() -> str:

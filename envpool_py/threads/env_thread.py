@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from envpool_py import coroutines
 from envpool_py.env.block import Block
 from envpool_py.env.executor import Abandoned
 from envpool_py.env.heartbeat import Heartbeat
@@ -91,6 +92,7 @@ class ThreadEnd:
         self._lock.acquire(timeout=_WRITES_FOR)
         raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
         raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
+        coroutines.cancel(thread)
         self.inbox.put((frames.CLOSE, None))
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from envpool_py import errors
+from envpool_py import coroutines, errors
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.pool_options import ProcessOptions
 from envpool_py.env.request import Request
@@ -42,11 +42,11 @@ _SHORTEST_WAIT = 1e-3
 class ThreadConnection(ParentConnection):
     """The results of all threads; an empty one says that a host has something else."""
 
-    results: Any
+    rings = True
 
     def __init__(self, hosts: Sequence[ThreadHost]) -> None:
+        super().__init__()
         self._hosts = hosts
-        self.results = queue.SimpleQueue[bytes]()
 
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
         """Wait for results or for another event; see ``ParentConnection``."""
@@ -57,7 +57,7 @@ class ThreadConnection(ParentConnection):
         wait = max(wait, _SHORTEST_WAIT)
         with contextlib.suppress(queue.Empty):
             # One call, so that no signal handler runs between the queue and the list.
-            chunks.extend(map(self.results.get, (blocks,), (wait,)))
+            chunks.extend(map(self.bell.get, (blocks,), (wait,)))
         self.collect(chunks)
         noticed = False
         if b"" in chunks[count:]:
@@ -68,12 +68,12 @@ class ThreadConnection(ParentConnection):
     def collect(self, chunks: list[bytes]) -> bool:
         count = len(chunks)
         with contextlib.suppress(queue.Empty):
-            while not self.results.empty():
-                chunks.extend(map(self.results.get, (False,)))
+            while not self.bell.empty():
+                chunks.extend(map(self.bell.get, (False,)))
         return len(chunks) > count
 
     def wake(self) -> None:
-        self.results.put(b"")
+        self.bell.put(b"")
 
     def close(self) -> None:
         """There are no descriptors."""
@@ -93,7 +93,7 @@ class ThreadHost(ProcessHost):
         for key, i in claimed.copy().items():  # other threads change it meanwhile
             if i in self.ids:  # of the thread before
                 del claimed[key]
-        self.stream = end = ThreadEnd(self._connection.results)  # type: ignore[arg-type]
+        self.stream = end = ThreadEnd(self._connection.bell)
         loop = EnvThread(self.ids, end, lambda block: block, claimed)
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         args = loop, end, self.env_fns
@@ -122,10 +122,12 @@ class ThreadHost(ProcessHost):
         return partial(self.stream.put, frames.REQUESTS, own)
 
     def stack_of(self, thread: int) -> tuple[str, str]:
-        frame = sys._current_frames().get(thread or self.process.ident)  # noqa: SLF001 - just for this
+        thread = thread or self.process.ident
+        frame = sys._current_frames().get(thread)  # noqa: SLF001 - just for this
+        stack = traceback.walk_stack(frame or sys._getframe())  # noqa: SLF001
         lines = [
             f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
-            for each, line in traceback.walk_stack(frame or sys._getframe())  # noqa: SLF001
+            for each, line in [*coroutines.frames_of(thread), *stack]
         ]
         return errors.stack_of("\n".join(["Thread (most recent call first):", *lines]))
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import select
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -53,13 +55,29 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_fork)
 
 
+class Bell(queue.SimpleQueue[Any]):
+    """A queue that calls ``listener`` after each ``put``."""
+
+    listener: Callable[[], object] | None = None
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item, block, timeout)
+        if (listener := self.listener) is not None:
+            with contextlib.suppress(RuntimeError):  # its event loop was closed meanwhile
+                listener()
+
+
 class ParentConnection:
     """The results of all processes of a pool, and other descriptors to wait for.
 
-    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``.
+    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``. The
+    ``bell`` rings when ``wake`` is called, and if ``rings``, for each result.
     """
 
+    rings = False
+
     def __init__(self) -> None:
+        self.bell = Bell()
         self._notes: dict[int, Any] = {}
         self._in_a_row = 0
         self.results = self.theirs = -1
@@ -124,8 +142,13 @@ class ParentConnection:
             pass
         return len(chunks) > count
 
+    def duplicate(self) -> int:
+        """Return a descriptor that is readable while ``fetch`` would return; -1: there is none."""
+        return claim(os.dup(self._poll.fileno())) if hasattr(self._poll, "fileno") else -1
+
     def wake(self) -> None:
         """End a ``fetch`` that sleeps in another thread."""
+        self.bell.put(None)
         with contextlib.suppress(OSError, ValueError):  # closed, or not open yet
             poll = select.poll()
             poll.register(self.theirs, select.POLLOUT)
