@@ -76,7 +76,8 @@ class ThreadConnection(ParentConnection):
         self.bell.put(b"")
 
     def close(self) -> None:
-        """There are no descriptors."""
+        """End the wait that a signal handler has interrupted to close the pool."""
+        self.wake()
 
 
 class ThreadHost(ProcessHost):
