@@ -72,11 +72,10 @@ class ThreadEnd:
     def add(self, token: int, status: int, value: Any) -> None:
         self.items.append((token, status, value))
 
-    def send(self) -> None:
-        self._results.put(b"")
-
-    def publish(self, tokens: bytes) -> None:
+    def publish(self, tokens: bytes = b"") -> None:
         self._results.put(tokens)
+
+    send = publish
 
     # ------------------------------------------------------------------------------ in the caller
 
@@ -96,21 +95,6 @@ class ThreadEnd:
         self.inbox.put((frames.CLOSE, None))
 
 
-class _GuardedHeartbeat(Heartbeat):
-    def __init__(self, row: Any, end: ThreadEnd) -> None:
-        super().__init__(row)
-        self.enter, self.leave = end.enter, end.leave  # type: ignore[method-assign]
-
-    def begin(self, i: int, *, timed: bool = True) -> None:
-        self.leave()
-        super().begin(i, timed=timed)
-        self.enter()
-
-    def end(self) -> None:
-        self.leave()
-        super().end()
-
-
 class EnvThread(EnvProcess):
     """The envs ``ids`` in a thread; nothing is pickled, values are copied."""
 
@@ -125,7 +109,8 @@ class EnvThread(EnvProcess):
             block.infos[i] = snapshot(info)
             return KEPT
 
-        self.heartbeat = _GuardedHeartbeat(block.heartbeats[self._ids[0]], self._end)
+        end = self._end
+        self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]], end.enter, end.leave)
         self._make_loop(block, keep_info)
 
 
@@ -133,7 +118,7 @@ def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:
     """Carry out the caller's requests until the caller ends or abandons the thread."""
     try:
         try:
-            run_envs(loop, end, env_fns)
+            run_envs(loop, end.receive, env_fns)
         except Abandoned:
             loop.close()
     except Abandoned:

@@ -17,6 +17,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import random
 import statistics
 import sys
 import time
@@ -37,12 +38,13 @@ _LIMIT = 300.0  # seconds that one process may take
 
 
 class Workload(NamedTuple):
-    """``episode``: its steps; ``step`` and ``reset`` are in seconds."""
+    """``episode``: its steps; ``step``, ``reset``: seconds; ``part`` of a step is random."""
 
     num_envs: int
     episode: int
     step: float
     reset: float
+    part: float = 0.0
 
 
 WORKLOADS = {"free-x8": Workload(8, 200, 0.0, 0.0), "stall-x32": Workload(32, 200, 1e-3, 0.2)}
@@ -70,7 +72,8 @@ class Env(gym.Env):
         del action
         self._t += 1
         if self._work.step:
-            time.sleep(self._work.step)
+            part = self._work.part
+            time.sleep(self._work.step * random.uniform(1 - part, 1 + part))  # noqa: S311
         return np.full(4, self._t, np.float32), 1.0, self._t >= self._work.episode, False, {}
 
 

@@ -294,7 +294,6 @@ class Asking(OwnThreadEnv):
             return str(error).partition("and ")[2].partition(";")[0]
 
 
-@pytest.mark.slow  # under coverage, as the quick tests run in CI, the program does not end
 def test_options():
     with pytest.raises(TypeError, match="ThreadVectorEnv does not take num_processes"):
         ThreadVectorEnv([OwnThreadEnv], num_processes=2)
