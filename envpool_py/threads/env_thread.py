@@ -11,7 +11,8 @@ import ctypes
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from envpool_py import coroutines
@@ -28,7 +29,9 @@ _WRITES_FOR = 1.0
 
 
 class ThreadEnd:
-    """Both ends of the connection to a thread; ``results`` takes the tokens of all threads.
+    """Both ends of the connection to a thread.
+
+    ``note`` takes tokens, or ``look``, which then handles the items.
 
     Attributes:
         inbox: the frames for the thread.
@@ -39,12 +42,12 @@ class ThreadEnd:
 
     cut = garbled = ended = False  # as a ``Stream``
 
-    def __init__(self, results: queue.SimpleQueue[bytes]) -> None:
+    def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
         self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.items: deque[tuple[int, int, Any]] = deque()
         self.sent = 0
         self.is_over = False
-        self._results = results
+        self.publish, self.send = note, partial(note, look)
         self._lock = threading.Lock()
         self._holds_lock = False
 
@@ -71,11 +74,6 @@ class ThreadEnd:
 
     def add(self, token: int, status: int, value: Any) -> None:
         self.items.append((token, status, value))
-
-    def publish(self, tokens: bytes = b"") -> None:
-        self._results.put(tokens)
-
-    send = publish
 
     # ------------------------------------------------------------------------------ in the caller
 

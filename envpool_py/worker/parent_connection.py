@@ -9,6 +9,8 @@ import contextlib
 import os
 import queue
 import select
+import sys
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -16,6 +18,8 @@ from typing import Any
 from envpool_py.worker.frames import READ, WAKE
 
 _LONGEST = 1e6  # seconds; the longest wait that the system accepts
+# Seconds of one wait for a queue; on Windows Ctrl-C does not end a wait.
+_LONGEST_OF_QUEUE = 0.1 if sys.platform == "win32" else _LONGEST
 # Results that are taken in a row before sockets and the ends of processes are checked.
 _RESULTS_IN_A_ROW = 16
 
@@ -161,3 +165,50 @@ class ParentConnection:
         fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
         for fd in fds:
             release(fd)
+
+
+class QueueConnection(ParentConnection):
+    """The results that threads bring: those of envs, or of Ray."""
+
+    rings = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived: deque[Any] = deque()
+        self._noticed = False
+
+    def note(self, found: bytes | Callable[[], bytes]) -> None:
+        """Queue tokens, or a function that handles an event and returns its tokens."""
+        self._arrived.append(found)
+        self.bell.put(None)
+
+    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
+        """Wait for results or for another event; see ``ParentConnection``."""
+        if not self._noticed and not self._arrived:
+            wait = _LONGEST_OF_QUEUE if timeout is None else min(timeout, _LONGEST_OF_QUEUE)
+            with contextlib.suppress(queue.Empty):
+                # Python 3.10 waits without end where the time is over when it looks a second time.
+                self.bell.get(wait > 0, max(wait, 1e-3))
+        self.collect(chunks)
+        noticed, self._noticed = self._noticed, False
+        return noticed
+
+    def collect(self, chunks: list[bytes]) -> bool:
+        count = len(chunks)
+        while not self.bell.empty():
+            self.bell.get()
+        while self._arrived:
+            found = self._arrived[0]
+            # If an interrupt comes before this is noted, the event is handled once more.
+            tokens = found if isinstance(found, bytes) else found()
+            self._noticed |= not tokens
+            with contextlib.suppress(IndexError):  # a signal handler has closed the pool
+                self._arrived[0] = tokens
+                # One call, so that no interrupt comes between the queue and the list.
+                chunks.extend(map(deque.popleft, (self._arrived,)))
+        return len(chunks) > count
+
+    def wake(self) -> None:
+        self.bell.put(None)
+
+    close = wake  # ends a wait that a signal handler has interrupted to close the pool
