@@ -109,7 +109,7 @@ class _Steps:
 
     def __init__(self, model: Any, env: Any, partial: PartialSteps, n_steps: int) -> None:
         self._model, self._env, self._partial, self._n_steps = model, env, partial, n_steps
-        self._num_envs = env.num_envs
+        self._num_envs, self._everyone = env.num_envs, np.arange(env.num_envs)
         self._made = np.zeros(self._num_envs, np.intp)  # steps that each env has made
         self._returned = 0  # steps of all envs that the loop has got
         self._started = self._masked = False
@@ -124,9 +124,11 @@ class _Steps:
         """The actions, values and log-probabilities of the next step of all envs."""
         if not self._started:
             self._started = True
-            self._act(np.arange(self._num_envs))
-        names = "actions", "values", "log_probs"
-        return tuple(torch.from_numpy(self._get(name, self._returned)) for name in names)
+            self._act(self._everyone)
+        rows, columns = self._rows_of(self._returned), self._columns
+        return tuple(
+            torch.from_numpy(columns[name][rows]) for name in ("actions", "values", "log_probs")
+        )
 
     def step(self, _: Any) -> tuple[Any, NDArray[Any], NDArray[Any], list[Any]]:
         """What ``env.step`` would have returned; other envs go ahead meanwhile."""
@@ -137,9 +139,15 @@ class _Steps:
             ids = ids[self._made[ids] < self._n_steps]
             if len(ids):
                 self._act(ids)
-        t, self._returned = self._returned, self._returned + 1
-        rewards, dones, infos = (self._get(name, t) for name in ("rewards", "dones", "infos"))
-        return self._get("obs", t + 1), rewards, dones, infos.tolist()
+        rows, columns = self._rows_of(self._returned), self._columns
+        self._returned += 1
+        obs = take(columns["obs"], self._rows_of(self._returned))
+        return (
+            obs,
+            columns["rewards"][rows],
+            columns["dones"][rows],
+            columns["infos"][rows].tolist(),
+        )
 
     def env_method(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """The masks of the next actions, or what another method of the envs returns."""
@@ -147,7 +155,7 @@ class _Steps:
             return self._env.env_method(name, *args, **kwargs)
         self._masked = True
         self.choices()
-        return self._get("action_masks", self._returned)
+        return self._columns["action_masks"][self._rows_of(self._returned)]
 
     def reset_noise(self, num_envs: int) -> None:
         """Draw the noise of all envs; later each env draws its own in its own steps."""
@@ -158,14 +166,17 @@ class _Steps:
     # ------------------------------------------------------------------------------------ the rows
 
     def _put(self, slots: Any, **columns: Any) -> None:
-        size = (self._n_steps + 1) * self._num_envs
         for name, rows in columns.items():
             if name not in self._columns:
+                size = (self._n_steps + 1) * self._num_envs
                 self._columns[name] = map_tree(functools.partial(_room, size), rows)
-            put_rows(self._columns[name], slots, rows)
+            if isinstance(rows, np.ndarray):
+                self._columns[name][slots] = rows
+            else:
+                put_rows(self._columns[name], slots, rows)
 
-    def _get(self, name: str, t: int) -> Any:
-        return take(self._columns[name], slice(t * self._num_envs, (t + 1) * self._num_envs))
+    def _rows_of(self, t: int) -> slice:
+        return slice(t * self._num_envs, (t + 1) * self._num_envs)
 
     def _receive(self) -> NDArray[np.intp]:
         ids, obs, rewards, dones, infos = self._partial.recv()
@@ -179,8 +190,10 @@ class _Steps:
     def _act(self, ids: NDArray[np.intp]) -> None:
         """Choose the actions of these envs and send them."""
         model, begun = self._model, time.perf_counter()
+        if len(ids) == self._num_envs:
+            ids = self._everyone
         slots: Any = self._made[ids] * self._num_envs + ids
-        if (np.diff(slots) == 1).all():
+        if ids is self._everyone and (self._made == self._made[0]).all():
             slots = slice(slots[0], slots[-1] + 1)
         extra = {}
         if self._masked:
@@ -220,7 +233,7 @@ class _Steps:
         while pool.waiting_id:
             with contextlib.suppress(EnvError):
                 self._receive()
-        slots = self._made * self._num_envs + np.arange(self._num_envs)
+        slots = self._made * self._num_envs + self._everyone
         dones: NDArray[np.bool_] = self._columns["dones"][slots - self._num_envs]
         return take(self._columns["obs"], slots), dones
 

@@ -98,8 +98,11 @@ class PartialSteps:
             self.pool.wait_num, self.pool.timeout = self._before
 
     def send(self, actions: Any, ids: NDArray[np.intp]) -> None:
-        """Begin a step of the envs ``ids`` ``(k,)``, with actions ``(k, *shape)``."""
-        self._ids = ids
+        """Begin a step of the envs ``ids`` ``(k,)``, with actions ``(k, *shape)``.
+
+        If these are all envs, they are in order.
+        """
+        self._ids = ids if len(ids) < len(self.pool) else None
         self._top.step_async(actions)
 
     def _send(self, actions: Any) -> None:
