@@ -14,7 +14,7 @@ from docutils import nodes
 
 import envpool_py
 from envpool_py import cli
-from envpool_py.env.pool_options import KINDS
+from envpool_py.env.pool_options import CLASSES
 
 project = "envpool_py"
 version = release = envpool_py.__version__
@@ -106,7 +106,7 @@ def skip_fields(
 
 _OPTIONS = {
     name: parameter
-    for kind in KINDS
+    for kind in CLASSES
     for name, parameter in inspect.signature(kind).parameters.items()
 }
 _ENTRY = re.compile(r"^( *)(\w+): .*(?:\n\1 +.*)*\n?", re.MULTILINE)
@@ -116,7 +116,7 @@ _SEVERAL = 8
 
 def _own_texts() -> dict[str, str]:
     """The meaning of each option, in one line."""
-    docs = (inspect.cleandoc(kind.__doc__ or "") for kind in KINDS)
+    docs = (inspect.cleandoc(kind.__doc__ or "") for kind in CLASSES)
     return {entry[2]: _line(entry[0]) for doc in docs for entry in _ENTRY.finditer(doc)}
 
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 
 import envpool_py
 from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, envpool, make
-from envpool_py.env.pool_options import KINDS
+from envpool_py.env.pool_options import CLASSES
 from envpool_py.gymnasium import VectorEnv, make_vec
 from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
 from envpool_py.sb3.common.env_util import make_vec_env
@@ -93,7 +93,7 @@ def made(door, **options):
 
 
 def test_every_option_is_in_the_table():
-    fields = {name for kind in KINDS for name in inspect.signature(kind).parameters}
+    fields = {name for kind in CLASSES for name in inspect.signature(kind).parameters}
     assert fields <= OPTIONS.keys()
 
 

@@ -25,7 +25,7 @@ from gymnasium.utils import env_checker, passive_env_checker
 from envpool_py.env import row_checks
 from envpool_py.errors import describe, line_of, name_exit
 from envpool_py.sb3.common.env_checker import check_env, checked_step
-from envpool_py.worker import memory, watchdog
+from envpool_py.worker import descriptors, watchdog
 
 #: A whole episode is stepped, up to so many steps and seconds.
 _MOST_STEPS, _MOST_SECONDS = 1000, 10.0
@@ -51,7 +51,7 @@ def stages_beside(
     if "fork" not in multiprocessing.get_all_start_methods():
         yield from stages(env_fns)
         return
-    context, stacks = multiprocessing.get_context("fork"), memory.create()
+    context, stacks = multiprocessing.get_context("fork"), descriptors.create_memory()
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_send_stages, args=(env_fns, sending, stacks))
     sys.stdout.flush()

@@ -20,7 +20,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
-from envpool_py.engine.asking import Call
+from envpool_py.engine.calls import Call
 from envpool_py.engine.states import INTERRUPTED
 from envpool_py.env.pool_options import NEXT_STEP, autoreset_mode_of
 from envpool_py.env.request import Request

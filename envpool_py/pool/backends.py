@@ -21,9 +21,9 @@ from envpool_py.pool.arguments import (
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.option_names import OF_PROCESSES, check_options, one_of
 from envpool_py.pool.option_signatures import (
-    PoolOptions,
-    ProcessPoolOptions,
-    ThreadPoolOptions,
+    PoolKeywords,
+    ProcessPoolKeywords,
+    ThreadPoolKeywords,
     spell_out,
 )
 from envpool_py.threads.thread_group import ThreadEnvWorker
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
-@spell_out(PoolOptions)
+@spell_out(PoolKeywords)
 class DummyVectorEnv(BaseVectorEnv):
     """A pool that steps all envs in this process; for cheap envs and for debugging.
 
@@ -48,13 +48,13 @@ class DummyVectorEnv(BaseVectorEnv):
         env_fns: Sequence[Callable[[], Any]],
         wait_num: int | None = None,
         timeout: float | None = None,
-        **options: Unpack[PoolOptions],
+        **options: Unpack[PoolKeywords],
     ) -> None:
         check_options(DummyVectorEnv.__init__, type(self).__name__, options)
         super().__init__(env_fns, DummyEnvWorker, wait_num, timeout, **options)
 
 
-@spell_out(ProcessPoolOptions)
+@spell_out(ProcessPoolKeywords)
 class SubprocVectorEnv(BaseVectorEnv):
     """A pool of worker processes: ``ShmemVectorEnv`` under the name that Tianshou uses.
 
@@ -72,7 +72,7 @@ class SubprocVectorEnv(BaseVectorEnv):
         share_memory: bool = False,
         context: Any = None,
         num_processes: int | str | None = None,
-        **options: Unpack[ProcessPoolOptions],
+        **options: Unpack[ProcessPoolKeywords],
     ) -> None:
         env_fns = check_env_fns(env_fns)
         context = _context(self, SubprocVectorEnv, context, options)
@@ -81,7 +81,7 @@ class SubprocVectorEnv(BaseVectorEnv):
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
-@spell_out(ProcessPoolOptions)
+@spell_out(ProcessPoolKeywords)
 class ShmemVectorEnv(BaseVectorEnv):
     """A pool of worker processes; observations, rewards, flags and actions are in shared memory.
 
@@ -102,7 +102,7 @@ class ShmemVectorEnv(BaseVectorEnv):
         timeout: float | None = None,
         context: Any = None,
         num_processes: int | str | None = None,
-        **options: Unpack[ProcessPoolOptions],
+        **options: Unpack[ProcessPoolKeywords],
     ) -> None:
         env_fns = check_env_fns(env_fns)
         context = _context(self, ShmemVectorEnv, context, options)
@@ -118,7 +118,7 @@ def _context(pool: object, cls: Any, context: Any, options: Any) -> Any:
     return context
 
 
-@spell_out(ThreadPoolOptions)
+@spell_out(ThreadPoolKeywords)
 class ThreadVectorEnv(BaseVectorEnv):
     """A pool of envs in threads of this process; for envs that wait rather than compute.
 
@@ -140,7 +140,7 @@ class ThreadVectorEnv(BaseVectorEnv):
         wait_num: int | None = None,
         timeout: float | None = None,
         num_threads: int | None = None,
-        **options: Unpack[ThreadPoolOptions],
+        **options: Unpack[ThreadPoolKeywords],
     ) -> None:
         check_options(ThreadVectorEnv.__init__, type(self).__name__, options)
         count = check_count("num_threads", num_threads)
@@ -190,7 +190,7 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
 
 
-@spell_out(ProcessPoolOptions, **_DEFAULTS, caller_steps=None)
+@spell_out(ProcessPoolKeywords, **_DEFAULTS, caller_steps=None)
 def make(
     env: Env,
     num_envs: int = 1,
@@ -203,7 +203,7 @@ def make(
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
     context: Any = None,
-    **options: Unpack[ProcessPoolOptions],
+    **options: Unpack[ProcessPoolKeywords],
 ) -> BaseVectorEnv:
     """Make a pool of ``num_envs`` copies of one env.
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from envpool_py.env.pool_options import autoreset_mode_of
 from envpool_py.env_names import Env, takes
-from envpool_py.pool.option_signatures import AllOptions, ProcessOptions
+from envpool_py.pool.option_signatures import AllKeywords, ProcessKeywords
 
 #: Options that only pools with processes take.
-OF_PROCESSES = {"context", "start_method", "num_processes", *ProcessOptions.__annotations__}
+OF_PROCESSES = {"context", "start_method", "num_processes", *ProcessKeywords.__annotations__}
 _WAITS = {"wait_num", "timeout"}
 #: All our options, and the arguments that a function has instead of ``env_fns``.
-_OWN = {*AllOptions.__annotations__, *OF_PROCESSES, *_WAITS, "backend", "env_kwargs", "wrappers"}
+_OWN = {*AllKeywords.__annotations__, *OF_PROCESSES, *_WAITS, "backend", "env_kwargs", "wrappers"}
 
 #: Arguments of other libraries' pools, and the names of ours.
 FOREIGN = {

@@ -1,6 +1,6 @@
 """The signatures of the pool classes and of ``make``, made from ``envpool_py.env.pool_options``.
 
-Type checkers and editors read ``**options: Unpack[PoolOptions]``. ``help``, ``inspect.signature``
+Type checkers and editors read ``**options: Unpack[PoolKeywords]``. ``help``, ``inspect.signature``
 and the API page read the signature and docstring that ``spell_out`` writes.
 """
 
@@ -14,14 +14,14 @@ from typing import Any, TypedDict, TypeVar
 
 import gymnasium as gym
 
-from envpool_py.env.pool_options import KINDS, ResetFn
+from envpool_py.env.pool_options import CLASSES, ResetFn
 from envpool_py.errors import EnvError
 
 T = TypeVar("T", bound="Callable[..., Any]")
 
 
-class PoolOptions(TypedDict, total=False):
-    """The options of all pools and of ``make``."""
+class PoolKeywords(TypedDict, total=False):
+    """The keywords of all pools and of ``make``."""
 
     strict_timeout: bool
     copy: bool
@@ -40,8 +40,8 @@ class PoolOptions(TypedDict, total=False):
     columns: bool
 
 
-class ProcessOptions(TypedDict, total=False):
-    """The options of pools with worker processes."""
+class ProcessKeywords(TypedDict, total=False):
+    """The keywords of pools with worker processes."""
 
     threads_per_process: int | None
     affinity: bool
@@ -50,18 +50,18 @@ class ProcessOptions(TypedDict, total=False):
     concurrent: bool
 
 
-class ThreadPoolOptions(PoolOptions, total=False):
-    """The options of ``ThreadVectorEnv``."""
+class ThreadPoolKeywords(PoolKeywords, total=False):
+    """The keywords of ``ThreadVectorEnv``."""
 
     step_timeout: float | None
 
 
-class ProcessPoolOptions(PoolOptions, ProcessOptions, total=False):
-    """The options of ``ShmemVectorEnv``, ``SubprocVectorEnv`` and ``make``."""
+class ProcessPoolKeywords(PoolKeywords, ProcessKeywords, total=False):
+    """The keywords of ``ShmemVectorEnv``, ``SubprocVectorEnv`` and ``make``."""
 
 
-class AllOptions(ProcessPoolOptions, total=False):
-    """The options of ``BaseVectorEnv``, those of processes only with workers that have some."""
+class AllKeywords(ProcessPoolKeywords, total=False):
+    """The keywords of ``BaseVectorEnv``, those of processes only with workers that have some."""
 
     num_processes: int | None
 
@@ -70,7 +70,7 @@ _ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*|\Z")
 _ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {8}.*)*", re.MULTILINE)
 _PARAMETERS = {
     name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-    for kind in KINDS
+    for kind in CLASSES
     for name, parameter in inspect.signature(kind, eval_str=True).parameters.items()
 }
 
@@ -94,7 +94,7 @@ def spell_out(options: Any, **defaults: Any) -> Callable[[T], T]:
         del function.__annotations__["options"]
         function.__annotations__.update((each.name, each.annotation) for each in added)
         if target.__doc__:  # python -OO has none
-            owners = [*KINDS, *reversed(getattr(target, "__mro__", (target,)))]
+            owners = [*CLASSES, *reversed(getattr(target, "__mro__", (target,)))]
             docs = [inspect.cleandoc(owner.__doc__ or "") for owner in owners]
             meanings = {entry[1]: entry[0] for doc in docs for entry in _ENTRY.finditer(doc)}
             names = [each.name for each in [*kept, *added] if each.name != "self"]

@@ -28,7 +28,7 @@ from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.pool_options import ProcessOptions
-from envpool_py.env.request_tokens import RESET
+from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host

@@ -14,7 +14,7 @@ from envpool_py.env.pool_options import INTEGER
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.option_names import check_options
-from envpool_py.pool.option_signatures import PoolOptions, spell_out
+from envpool_py.pool.option_signatures import PoolKeywords, spell_out
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
-class RayOptions(PoolOptions, total=False):
+class RayKeywords(PoolKeywords, total=False):
     """The additional options of ``RayVectorEnv``."""
 
     step_timeout: float | None
@@ -46,7 +46,7 @@ class RayEnvWorker(SubprocEnvWorker):
         self.context: Any = options
 
 
-@spell_out(RayOptions)
+@spell_out(RayKeywords)
 class RayVectorEnv(BaseVectorEnv):
     """A pool of actors on the nodes of a Ray cluster, in place of worker processes.
 
@@ -80,7 +80,7 @@ class RayVectorEnv(BaseVectorEnv):
         resources: dict[str, float] | None = None,
         scheduling_strategy: Any = "SPREAD",
         runtime_env: dict[str, Any] | None = None,
-        **options: Unpack[RayOptions],
+        **options: Unpack[RayKeywords],
     ) -> None:
         env_fns = check_env_fns(env_fns)
         check_options(RayVectorEnv.__init__, type(self).__name__, options)

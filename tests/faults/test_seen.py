@@ -17,7 +17,8 @@ from tests.faults.helpers import BROKEN, reset_pool
 from tests.support import envs
 from tests.support.places import PLACES
 
-SPREAD = pytest.mark.parametrize("place", ["dummy", "shmem-fork", "shmem-fork-packed"])
+SOME = ["dummy", "shmem-fork", "shmem-fork-packed"]
+SPREAD = pytest.mark.parametrize("place", SOME)
 
 
 class Flaky(gym.Wrapper):
@@ -36,8 +37,10 @@ def flaky():
     return Flaky(gym.make("CartPole-v1"))
 
 
-@SPREAD
-@pytest.mark.parametrize("batches", [1000, pytest.param(25_000, marks=pytest.mark.slow)])
+LONG = pytest.param("shmem-fork-packed", 25_000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("place", "batches"), [*((each, 1000) for each in SOME), LONG])
 def test_failures_with_episodes_between_them_do_not_end_the_run(place, batches, caplog):
     """Each env is made again after its 50th step; the budget of 10 is full after each episode."""
     with PLACES[place]([flaky] * 4, on_error="restart", autoreset_mode="same_step") as pool:

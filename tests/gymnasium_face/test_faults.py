@@ -233,7 +233,7 @@ def test_restarts_are_counted_and_shown(make):
     envs = make(on_error="restart")
     envs.reset()
     kill(envs.pool, 1)
-    infos = envs.step(envs.action_space.sample())[4]
+    infos = envs.step(np.zeros_like(envs.action_space.sample()))[4]
     assert "env_error" in infos
     assert envs.restarts.tolist() == [0, 1, 0]
     assert "1 restarts" in repr(envs)

@@ -14,6 +14,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 import envpool_py
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
+from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads.thread_group import ThreadEnvWorker
 from envpool_py.worker import process_group
@@ -213,6 +214,24 @@ def test_finished_envs_come_first(gated):
         assert pool.step([0], [1])[0].tolist() == [[2]]
         GatedEnv.gates[0].set()
         assert pool.recv()[0].tolist() == [[666]]
+
+
+def test_a_pool_that_is_closed_just_before_a_wait_does_not_wait(monkeypatch):
+    """As by a signal handler, whose close takes the message that it has sent to the wait."""
+
+    def fetch(*args):
+        monkeypatch.setattr(connection, "fetch", wait)
+        pool.close()
+        return wait(*args)
+
+    pool = ThreadVectorEnv([OwnThreadEnv] * 2)
+    pool.reset()
+    connection = pool.engine.hosts.group.connection
+    wait = connection.fetch
+    monkeypatch.setattr(connection, "fetch", fetch)
+    monkeypatch.setattr(flight, "HANGS_AFTER", 1e5)
+    with pytest.raises(ClosedEnvironmentError):
+        pool.step([0, 0])
 
 
 @pytest.mark.slow

@@ -68,9 +68,9 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
 
 def test_the_types_for_type_checkers_are_those_of_the_options():
     fields = {}
-    for kind in pool_options.KINDS:
+    for kind in pool_options.CLASSES:
         fields |= typing.get_type_hints(kind)
-    assert typing.get_type_hints(option_signatures.AllOptions) == fields
+    assert typing.get_type_hints(option_signatures.AllKeywords) == fields
     assert fields.keys() == OF_ALL | OF_PROCESSES | {"num_processes"}
 
 
