@@ -21,6 +21,7 @@ from envpool_py.worker.frames import READ, WAKE
 _LONGEST = 1e6  # seconds; the longest wait that the system accepts
 # Seconds of one wait for a queue; on Windows Ctrl-C does not end a wait.
 _LONGEST_OF_QUEUE = 0.1 if sys.platform == "win32" else _LONGEST
+_EXACT = 5e-3  # seconds; epoll waits for whole milliseconds, which is too long for shorter waits
 # Results that are taken in a row before sockets and the ends of processes are checked.
 _RESULTS_IN_A_ROW = 16
 
@@ -91,6 +92,10 @@ class ParentConnection:
                     return False
         self._in_a_row = 0
         if timeout is not None:
+            if 0 < timeout < _EXACT and self._second == 1:
+                with contextlib.suppress(ValueError):  # its descriptor is above 1023
+                    select.select([self._poll], [], [], timeout)
+                    timeout = 0.0
             timeout = min(timeout, _LONGEST) * self._second
         noticed = False
         for fd, events in self._poll.poll(timeout):
