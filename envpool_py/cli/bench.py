@@ -10,7 +10,7 @@ from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
 from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting, all_settings
 from envpool_py.bench.tune import WITHIN, recommended
 from envpool_py.cli import arguments
-from envpool_py.cli.arguments import CALLERS, add_shared, complain, complain_if_busy
+from envpool_py.cli.arguments import CALLERS, add_shared, complain, complain_if_busy, counted
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration, rate_of, records, show_results, text_of
@@ -22,9 +22,9 @@ pools: {", ".join(NAMES)}.
 loop is a plain loop over the envs, and make is the pool that envpool_py.make chooses. Only our
 pools have partial batches: with --wait-num the others step whole batches.
 
-Each pool is measured in a fresh process, one pool after the other and over again. Ctrl-C ends it:
-what was measured is shown and written, and the exit status is 130. The pools of other libraries are
-measured by examples/benchmark of the repository.
+Each pool is measured in a fresh process, one pool after the other and over again. After Ctrl-C the
+command shows and writes the measurements so far; the exit status is 130. examples/benchmark in the
+repository measures the pools of other libraries.
 
 example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 """
@@ -43,9 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--num-envs", action="append", help=text)
     text = "seconds of a measurement, after its warm-up; default: %(default)s"
     add_shared(parser, "--seconds", default=0.5, help=text)
-    text = "default: 3"
+    text = "measurements of each pool; default: %(default)s"
     parser.add_argument("--repeats", type=arguments.at_least(1), default=3, metavar="N", help=text)
-    add_shared(parser, "--wait-num", *CALLERS, "--max-processes", "--on-error")
+    add_shared(parser, "--wait-num", *CALLERS, "--max-processes", "--context", "--on-error")
     add_shared(parser, "--json", help="write all measurements to a file; -: to stdout")
 
 
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     complain_if_busy()
     each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
     complain(
-        f"{pools} pools of {' and '.join(map(str, plan))} envs x {len(callers)} policies x"
-        f" {args.repeats} repeats: about {duration(pools * args.repeats * each)}, and the time to"
-        " make the envs"
+        f"{counted(pools, 'pool')} of {' and '.join(map(str, plan))} envs x"
+        f" {counted(len(callers), 'policy')} x {counted(args.repeats, 'repeat')}: about"
+        f" {duration(pools * args.repeats * each)}, and the time to make the envs"
     )
     found: list[dict[str, Any]] = []
     ours_failed = False
@@ -107,8 +107,7 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
         if each.pool not in (args.backend or NAMES):
             continue
         if each.started_processes <= args.max_processes:
-            ours = each.pool not in (LOOP, SYNC, ASYNC)
-            found.append(each._replace(on_error=args.on_error) if ours else each)
+            found.append(each.with_options(args.on_error, args.context))
         else:
             processes = f"it would start {each.started_processes} processes, and --max-processes is"
             complain(f"{each.text} is left out: {processes} {args.max_processes}")

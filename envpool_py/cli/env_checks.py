@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 def stages_beside(
     env_fns: Sequence[Callable[[], Any]], limit: float
-) -> Iterator[tuple[str, list[Finding]]]:
+) -> Iterator[tuple[str, list[Finding] | None]]:
     """As ``stages``, in another process, so that a crash or a hang of the env is a finding.
 
     A stage may take ``limit`` seconds. On Windows the stages are in this process.
@@ -50,8 +50,9 @@ def stages_beside(
         yield from stages(env_fns)
         return
     make = functools.partial(_Stages, env_fns)
+    stage = _MAKING
     with ShmemVectorEnv([make], context="fork", step_timeout=limit) as pool:
-        for name in (_MAKING, *_CHECKS, "the end"):
+        while True:
             try:
                 (found,) = pool.call("next_stage")
             except EnvError as error:
@@ -59,7 +60,7 @@ def stages_beside(
                 if isinstance(error, EnvTimeoutError):
                     end = f"it has not ended within {limit:g} seconds"
                 place = "".join(re.findall(r" \((\S+:\d+)\)", error.message))
-                yield name, [Finding("error", f"{end} at {place}" if place else end)]
+                yield stage, [Finding("error", f"{end} at {place}" if place else end)]
                 return
             except KeyboardInterrupt:
                 os.kill(pool.workers[0].process.pid, signal.SIGINT)
@@ -68,6 +69,7 @@ def stages_beside(
                 raise
             if found is None:
                 return
+            stage = found[0]
             yield found
 
 
@@ -82,22 +84,25 @@ class _Stages(gym.Env[Any, Any]):
         self.latest: Any = None
 
     def next_stage(self) -> Any:
-        """Carry out the next stage; None: that was the last one."""
+        """Return what ``stages`` yields next; None: that was the last one."""
         self.latest = next(self._stages, None)
         return self.latest
 
 
-def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding]]]:
-    """Check the envs that ``env_fns`` make, and close them; yields each stage with its findings.
+def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding] | None]]:
+    """Check the envs that ``env_fns`` make, and close them.
 
-    An error that an earlier stage has found is a note.
+    Yields each stage with None when it begins, and with its findings when it has ended. An error
+    that an earlier stage has found is a note.
     """
     envs: list[Any] = []
     try:
+        yield _MAKING, None
         yield _MAKING, list(_make_envs(env_fns, envs))
         found_by: dict[str, str] = {}  # the stage that has found an error, by its text
         for name, check in _CHECKS.items() if envs else ():
             findings: list[Finding] = []
+            yield name, None
             with contextlib.suppress(Exception):  # "spaces" says what is wrong with it
                 envs[0].action_space.seed(0)  # so that a second check finds the same
             try:
@@ -110,7 +115,7 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Fin
             for k, (level, text) in enumerate(findings):
                 if level == "error" and found_by.setdefault(text, name) != name:
                     why = f"not checked, because of the error in {found_by[text]!r}"
-                    findings[k] = Finding("note", f"{why}: {text}")
+                    findings[k] = Finding("note", why)
             yield name, findings
     finally:
         for env in envs:

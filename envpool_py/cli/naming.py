@@ -210,7 +210,8 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
     if args.wrapper:
         words.append(f"wrappers=[{', '.join(each.path for each in args.wrapper)}]")
     words.append(f"backend={json.dumps(setting.pool)}")
-    words += [f"{key}={value}" for key, value in setting.options.items()]
+    for key, value in setting.options.items():
+        words.append(f"{key}={json.dumps(value) if isinstance(value, str) else value}")
     return "\n".join([*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"])
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich import filesize
 
-from envpool_py.cli.arguments import add_shared, first_line, write_json
+from envpool_py.cli.arguments import add_shared, exact, first_line, write_json
 from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
@@ -132,4 +132,6 @@ def _text(name: str, value: Any) -> str:
         return ", ".join([*map(str, value[:_MOST]), *more]) or "-"
     if value is None:
         return "-"
+    if name in ("episodes", "steps", "restarts", "num_envs"):
+        return exact(value)
     return filesize.decimal(value) if name == "bytes" else str(value)

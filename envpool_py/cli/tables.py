@@ -113,7 +113,12 @@ def figures(values: Sequence[float]) -> str:
     """The mean, the least and the greatest."""
     if not values:
         return "-"
-    return f"mean {np.mean(values):.4g}, {min(values):.4g} to {max(values):.4g}"
+    return f"mean {_short(np.mean(values))}, {_short(min(values))} to {_short(max(values))}"
+
+
+def _short(value: Any) -> str:
+    """Four digits, or all of those before the point, the thousands separated."""
+    return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}".replace(",", " ")
 
 
 def _in_units(value: float, units: dict[str, float]) -> str:
