@@ -37,14 +37,8 @@ class OpenRows:
         self._extras: dict[str, _Column] | None = None  # by the names that the first call returned
         self._row = np.arange(num_envs) * size  # the open row of each env, or its next one
 
-    def add(
-        self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
-    ) -> None:
-        """Open a row for each of ``ids`` ``(k,)``, distinct ones; ``obs``: ``(k, ...)`` per leaf.
-
-        ``rewards``, ``(k,)`` or ``(k, m)``, None where all rows are of resets, are not stored here.
-        """
-        del rewards
+    def add(self, ids: NDArray[np.intp], obs: Sequence[Any]) -> None:
+        """Open a row for each of ``ids``, distinct ones; ``obs`` are ``(k, ...)`` per leaf."""
         for column, part in zip(self._obs, obs, strict=True):
             column.put(self._row[ids], part)
 
@@ -107,13 +101,16 @@ class EpisodeBuffer(OpenRows):
         self._room = size  # every env has room for so many rows, or for more
 
     def add(
-        self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
+        self,
+        ids: NDArray[np.intp],
+        obs: Sequence[Any],
+        rewards: NDArray[np.float64] | None = None,
     ) -> None:
-        """Open a row for each of ``ids``, and store its reward."""
+        """Open a row for each of ``ids``, and store its reward; None: all rows are of resets."""
         if not self._room:
             self._make_room()
         self._room -= 1
-        super().add(ids, obs, rewards)
+        super().add(ids, obs)
         if rewards is not None:
             if self._rewards is None:
                 # Only now is it known whether a reward is a number or a vector.

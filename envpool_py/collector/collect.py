@@ -411,7 +411,7 @@ class AsyncCollector:
         ids = batch.ids[rows]
         obs, actions, extras = self._last.of(ids)
         info = spaces.objects([self._infos[i][0] for i in ids]) if batch.kept else None
-        self._last.add(batch.ids, batch.parts, batch.rewards)
+        self._last.add(batch.ids, batch.parts)
         for i, one in zip(batch.ids, batch.kept, strict=False):
             self._infos[i] = [one]
         if batch.rewards is not None:
@@ -460,7 +460,7 @@ class AsyncCollector:
     def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: OpenRows) -> None:
         """Begin the next episodes of those rows, and send actions to the envs that are running."""
         if self._same_step and again.any():
-            rows.add(batch.ids[again], self._obs_parts(spaces.take(batch.obs, again)), None)
+            rows.add(batch.ids[again], self._obs_parts(spaces.take(batch.obs, again)))
             if batch.kept:
                 for k in np.flatnonzero(again):
                     self._infos[batch.ids[k]] = [self._kept(_of_reset(batch.infos[k]))]

@@ -118,7 +118,7 @@ class RolloutBuffer(OpenRows):
         self._row[ids], self._env[slots], self._flags[3, slots] = slots, ids, starts
         self._infos[slots] = infos
         self._sent[ids] += acting
-        self.add(ids, obs, None)
+        self.add(ids, obs)
         return acting
 
     def close(self, batch: Any) -> None:
