@@ -28,7 +28,7 @@ from envpool_py.env.request import KINDS, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
 from envpool_py.ids import Ids, Selection
 from envpool_py.pool.arguments import check_env_fns
-from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.backends import pool_class
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.record import digest, recorder
 from envpool_py.record.recorder import Event, Row
@@ -80,10 +80,7 @@ def replay(
     if len(env_fns) != num_envs:
         raise ValueError(f"got {len(env_fns)} env_fns, but the record {path} is of {num_envs} envs")
     if isinstance(backend, str):
-        if backend not in BACKENDS:
-            known = ", ".join(BACKENDS)
-            raise ValueError(f"backend must be a pool class or one of {known}, got {backend!r}")
-        backend = BACKENDS[backend]
+        backend = pool_class(backend)
     if until is not None and (not isinstance(until, int) or until < 0):
         raise ValueError(f"until must be a number of batches or None, got {until!r}")
     chosen = ids_.resolve(env_ids, num_envs).tolist()

@@ -32,8 +32,8 @@ from envpool_py.pool import arguments, call_guard, stats
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
-from envpool_py.pool.option_names import check_options
-from envpool_py.pool.option_signatures import AllKeywords, spell_out
+from envpool_py.pool.options import ProcessPoolKeywords, check_options, spell_out
+from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.space_list import Spaces
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
-@spell_out(AllKeywords)
+@spell_out(ProcessPoolKeywords)
 class BaseVectorEnv:
     """A pool of envs, each with an id, stepped in whole or partial batches.
 
@@ -86,7 +86,9 @@ class BaseVectorEnv:
         worker_fn: Callable[[Callable[[], Any]], EnvWorker],
         wait_num: int | None = None,
         timeout: float | None = None,
-        **options: Unpack[AllKeywords],
+        *,
+        num_processes: int | None = None,
+        **options: Unpack[ProcessPoolKeywords],
     ) -> None:
         self.is_closed = True  # until construction has succeeded
         self._pid = os.getpid()
@@ -96,7 +98,7 @@ class BaseVectorEnv:
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
         self._timeout = check_timeout("timeout", timeout)
         check_options(BaseVectorEnv.__init__, type(self).__name__, options)
-        self._options = split(options)
+        self._options = split({**options, "num_processes": num_processes})
         self.strict_timeout = self._options.pool.strict_timeout
         self.workers: list[EnvWorker] = []
         hosts: Hosts | None = None
@@ -336,8 +338,8 @@ class BaseVectorEnv:
         """Return the result of ``env.render(**kwargs)`` of each env."""
         return self._ask(ids_.one_of(id, env_id), Request("render", kwargs=kwargs))
 
+    recv_async = recv_async
     render_grid = render_grid
-
     __class__ = property(class_of)
 
     def __len__(self) -> int:

@@ -84,7 +84,8 @@ class ProcessGroup:
         if context is None or isinstance(context, str):
             names = multiprocessing.get_all_start_methods()
             if context is not None and context not in names:
-                raise ValueError(f"context must be one of {', '.join(names)}, got {context!r}")
+                known = f"context, or start_method, must be one of {', '.join(names)}"
+                raise ValueError(f"cannot find context for {context!r}: {known}")
             context = multiprocessing.get_context(context)
         elif not isinstance(context, BaseContext):
             text = "context must be a start method or a multiprocessing context"
