@@ -263,7 +263,13 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             if request.kind == "env_fn":
                 if failed:  # the env stayed
                     return
-                request = request._replace(args=(self._swapped(i, *request.args),))
+                env_id, name = self.env_ids[i], request.args[0]
+                if not self._swaps.get(env_id):
+                    raise ValueError(
+                        f"env {env_id}: the run put another env in its place here, by {name}; a"
+                        f" record holds no functions, so pass swaps={{{env_id}: [{name}]}}"
+                    )
+                request = request._replace(args=(self._swaps[env_id].pop(0),))
             if failed:
                 env.unconfirmed.append(request)
                 return
@@ -272,16 +278,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             if error is not None:
                 how = f"{request.kind} raised, but not in the run"
                 raise self._differs(i, how, env.position) from error
-
-    def _swapped(self, i: int, name: str) -> Callable[[], Any]:
-        """Return the next env_fn of env ``i``, which the run called ``name``."""
-        env_id = self.env_ids[i]
-        if not self._swaps.get(env_id):
-            raise ValueError(
-                f"env {env_id}: the run put another env in its place here, by {name}; a record"
-                f" holds no functions, so pass swaps={{{env_id}: [{name}]}}"
-            )
-        return self._swaps[env_id].pop(0)
 
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""

@@ -7,6 +7,8 @@ import difflib
 import importlib.util
 import json
 import math
+import multiprocessing
+import re
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -32,7 +34,6 @@ class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError``."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
@@ -49,8 +50,12 @@ def refuse(parser: Parser, argument: str, known: Collection[str]) -> NoReturn:
     parser.error(f"{argument}: {parser.prog} does not take it; {why}")
 
 
+def exact(count: int) -> str:
+    """All digits, the thousands separated: ``12 345``."""
+    return f"{count:,}".replace(",", " ")
+
+
 def complain(text: str) -> None:
-    """Write a line to stderr."""
     sys.stderr.write(f"envpool-py: {text}\n")
 
 
@@ -62,8 +67,11 @@ def complain_if_busy() -> None:
 
 
 def counted(count: int, what: str) -> str:
-    """``1 error`` or ``2 errors``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """``1 error``, ``2 errors``, ``2 policies`` or ``2 batches``."""
+    if count != 1:
+        what = re.sub("y$", "ie", what)
+        what += "es" if what.endswith("ch") else "s"
+    return f"{exact(count)} {what}"
 
 
 def first_line(message: str) -> str:
@@ -78,10 +86,12 @@ def at_least(least: int) -> Callable[[str], int]:
     """The type of an int that is ``least`` or more; ``50_000`` and ``5e4`` are one."""
 
     def integer(text: str) -> int:
-        value = int(text) if "e" not in text.lower() else _whole(text)
+        value = float(text) if "e" in text.lower() else int(text)
+        if not float(value).is_integer():
+            raise UsageError(f"must be an integer, got {text}")
         if value < least:
-            raise UsageError(f"must be {least} or more, got {value}")
-        return value
+            raise UsageError(f"must be {least} or more, got {int(value)}")
+        return int(value)
 
     return integer
 
@@ -89,13 +99,6 @@ def at_least(least: int) -> Callable[[str], int]:
 def count_or_auto(text: str) -> int | str:
     """The type of an int that is 1 or more, or ``auto``."""
     return text if text == "auto" else at_least(1)(text)
-
-
-def _whole(text: str) -> int:
-    value = float(text)
-    if not value.is_integer():
-        raise UsageError(f"must be an integer, got {text}")
-    return int(value)
 
 
 def seconds(text: str) -> float:
@@ -157,7 +160,15 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--num-envs": {**_COUNT, "help": "how many copies of the env; default: %(default)s"},
     "--wait-num": {**_COUNT, "metavar": "K", "help": "rows that a batch waits for; default: all"},
     "--seconds": {"type": seconds, "metavar": "S"},
-    "--backend": {"choices": [*BACKENDS], "default": "shmem", "help": "default: shmem"},
+    "--backend": {
+        "choices": [*BACKENDS],
+        "default": "shmem",
+        "help": "the kind of pool; default: %(default)s",
+    },
+    "--context": {
+        "choices": multiprocessing.get_all_start_methods(),
+        "help": "how worker processes are started; default: as Python does here",
+    },
     "--num-processes": {
         "type": count_or_auto,
         "metavar": "N",
@@ -229,6 +240,10 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
     count = args.num_processes
     if args.backend == "dummy" and count is not None:
         raise UsageError("--num-processes: the dummy backend has no processes")
+    if args.context is not None:
+        if args.backend not in ("subproc", "shmem"):
+            raise UsageError(f"--context: the {args.backend} backend starts no worker processes")
+        options["context"] = args.context
     if args.backend == "thread":
         options["num_threads"] = None if count == "auto" else count
     elif args.backend != "dummy":

@@ -76,8 +76,6 @@ class Engine:
             self.close()
             raise
 
-    # ------------------------------------------------------------------------------------ sending
-
     def step(self, envs: Selection, actions: Any) -> StepResult:
         """Step these envs and wait for all of them; after an interrupt reset them first.
 
@@ -150,8 +148,6 @@ class Engine:
         plain = not any(request.kwargs or request.error for request in requests)
         self.flight.send(envs, RESETTING, None if plain else requests)
 
-    # ----------------------------------------------------------------------------------- fetching
-
     def fetch(
         self, envs: Selection, infos: Array | None = None, *, resets: bool = True
     ) -> StepResult:
@@ -172,8 +168,9 @@ class Engine:
         After ``timeout`` seconds return fewer rows: at least one, or none with ``strict``. EnvError
         if an env raised, or its process ended.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         flight, states = self.flight, self.states
+        begun = time.monotonic() if flight.polls_since is None else flight.polls_since
+        deadline = None if timeout is None else begun + timeout
         while True:
             ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):
@@ -230,34 +227,35 @@ class Engine:
         flight, recovery = self.flight, self.flight.recovery
         errors: dict[int, EnvError] = {}
         handled = False
-        for k in [k for k, mark in marked if mark & BESIDE]:
+        for k, mark in marked:
+            if not mark & BESIDE:
+                continue
             i = int(ids[k])
-            found = flight.result_beside(i)
-            if isinstance(found, EnvError):
-                if recovery.handle(i, found, in_flight=True):
-                    flight.forget_result(i)
-                    handled = True
-                else:
-                    errors[i] = found
-            else:
+            if i not in flight.beside:
+                kind = "reset" if self.states.state[i] == RESETTING else "step"
+                flight.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
+            found = flight.beside[i]
+            if not isinstance(found, EnvError):
                 beside[i] = found
+            elif recovery.handle(i, found, in_flight=True):
+                flight.forget_result(i)
+                handled = True
+            else:
+                errors[i] = found
         if errors:
-            self._raise(ids, errors)
+            failed = np.array(list(errors), dtype=np.intp)
+            if flight.recorder is not None:
+                flight.recorder.failed(errors, raised=True)
+            for i in errors:
+                flight.forget_result(i)
+            self.states.mark_returned(Selection(failed), RAISED)
+            self.states.unread.update(np.setdiff1d(ids, failed).tolist())
+            raise combine(list(errors.values()))
         if not handled:
             for i in beside:
                 flight.beside.pop(i, None)
             warn_of_rows(beside, self.warned)
         return not handled
-
-    def _raise(self, ids: IdArray, errors: dict[int, EnvError]) -> None:
-        failed = np.array(list(errors), dtype=np.intp)
-        if self.flight.recorder is not None:
-            self.flight.recorder.failed(errors, raised=True)
-        for i in errors:
-            self.flight.forget_result(i)
-        self.states.mark_returned(Selection(failed), RAISED)
-        self.states.unread.update(np.setdiff1d(ids, failed).tolist())
-        raise combine(list(errors.values()))
 
     def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
         """Cancel the requests of a call that raised, if an interrupt was the reason."""

@@ -30,13 +30,11 @@ from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import GENERATION, TOKEN_BYTES, pack_token
+from envpool_py.env.request import GENERATION, TOKEN_BYTES, Request, pack_token
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.ids import IdArray, Selection
 from envpool_py.record.recorder import Recorder
 from envpool_py.worker.hosts import Hosts
-from envpool_py.worker.process_host import ProcessHost
 
 #: Seconds after which an env without a result is named in the log.
 HANGS_AFTER = 30.0
@@ -47,6 +45,13 @@ SLICE = 150e-6
 _LOGGER = logging.getLogger("envpool_py")
 
 
+class NotYet(Exception):  # noqa: N818 - no error
+    """Raised in place of a wait: look again after ``seconds``, or when something has arrived."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
 class Flight:
     """The requests of a pool that are in flight.
 
@@ -55,6 +60,8 @@ class Flight:
         beside: for each env the values beside its row, or its error, until they are returned.
         replies: the envs with a request without a row, and their replies; None: not yet known.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
+        polls_since: when the wait of an event loop began; waits then raise ``NotYet``. Else None.
+        is_awaited: whether an event loop waits.
         recorder: writes down every request and every result; None without ``record=``.
         recovery: handles failed envs, see ``engine.recovery``.
     """
@@ -69,14 +76,14 @@ class Flight:
         self.recorder: Recorder | None = None
         self.recovery: Any = None
         self.closed = False
+        self.polls_since: float | None = None
+        self.is_awaited = False
         self._hanging: set[int] = set()
         self._next_look = time.monotonic() + HANGS_AFTER
 
     def attach(self, block: Block) -> None:
         self.block = block
         self.positions = Positions(block)
-
-    # ------------------------------------------------------------------------------------ sending
 
     def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
         """Send a step or a reset to each of these envs; requests with arguments are pickled."""
@@ -97,13 +104,9 @@ class Flight:
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
-        ids = np.array([i])
         if self.recorder is not None:
-            self.recorder.requests(ids, [request])
-        for send in self.hosts.prepare_requests(ids, self.states.tokens, [request]):
-            send()
-
-    # ------------------------------------------------------------------------------------ waiting
+            self.recorder.requests(np.array([i]), [request])
+        self.hosts.of(i).prepare_requests([(int(self.states.tokens[i]), request)])()
 
     def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
         """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
@@ -131,7 +134,7 @@ class Flight:
                     missing = len(wanted.difference(ids.tolist()))
                     if not missing:
                         return ids
-                self.advance(missing, left, wanted)
+                (self.advance if self.polls_since is None else self._poll)(missing, left, wanted)
         except BaseException:
             self.publish_finished()
             raise
@@ -171,6 +174,16 @@ class Flight:
             if time.monotonic() > self._next_look:
                 self._log_hanging()
 
+    def _poll(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
+        """Do what ``advance`` does without waiting, then raise NotYet."""
+        before = b"".join(self.arrivals.chunks)
+        self.advance(missing, 0.0, wanted)
+        left = self.recovery.run_jobs(left)
+        if self.hosts.group is not None:
+            left = self.hosts.group.timeout(left)
+        found = b"".join(self.arrivals.chunks) != before
+        raise NotYet(0.0 if found else 1.0 if left is None else min(left, 1.0))
+
     def _log_hanging(self) -> None:
         """Name, once, the envs in worker processes whose requests have no result for long."""
         late = self.states.sent_before(time.monotonic_ns() - int(HANGS_AFTER * 1e9))
@@ -188,21 +201,10 @@ class Flight:
         if lost:
             self.cancel(np.array(lost, dtype=np.intp))
 
-    # ------------------------------------------------------------------------------------ results
-
-    def result_beside(self, i: int) -> Beside | EnvError:
-        """Return the values beside the row of env ``i``, or the error in place of its row."""
-        if i not in self.beside:
-            kind = "reset" if self.states.state[i] == RESETTING else "step"
-            self.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
-        return self.beside[i]
-
     def forget_result(self, i: int) -> None:
         """Drop the result of env ``i``, which stays in flight."""
         self.arrivals.remove([i])
         self.beside.pop(i, None)
-
-    # --------------------------------------------------------------------------------- cancelling
 
     def cancel(self, ids: IdArray) -> None:
         """Cancel the requests of these envs; they then accept no step before a reset."""
@@ -226,8 +228,6 @@ class Flight:
             self.recorder.cancelled(listed, [i in carried_out for i in listed])
         self.recovery.cancelled(listed)
 
-    # ------------------------------------------------------------------------------------- the end
-
     def handle_ended_processes(self) -> None:
         """Handle processes that have ended, and envs that exceed ``step_timeout``."""
         self.refuse_if_closed()
@@ -235,23 +235,19 @@ class Flight:
         if group is None:
             return
         self.arrivals.drop_stale()
-        for error in group.enforce_deadlines():
-            self._lose(error.env_id, error)
+        for late in group.enforce_deadlines():
+            self._lose(late.env_id, late)
         for host in group.hosts:
-            if host.ended:
-                self._handle_end(host)
-
-    def _handle_end(self, host: ProcessHost) -> None:
-        host.reap()
-        assert self.hosts.group is not None  # noqa: S101 - it has ended
-        self.hosts.group.connection.collect(self.arrivals.chunks)
-        self.arrivals.drop_stale()
-        if not host.restarting:  # else the restart handles it
-            for i in host.ids:
+            if not host.ended:
+                continue
+            host.reap()
+            group.connection.collect(self.arrivals.chunks)
+            self.arrivals.drop_stale()
+            for i in () if host.restarting else host.ids:  # if so, the restart handles it
                 error = host.death_of(i)
                 if not self._lose(i, error):
                     self.states.mark_dead(i, error)
-        host.ended = False  # last: after an interrupt, all of this is repeated
+            host.ended = False  # last: after an interrupt, all of this is repeated
 
     def _lose(self, i: int, error: EnvError) -> bool:
         """Env ``i`` is lost, with its request in flight, if any; whether recovery handles that."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import seeding
+from envpool_py import coroutines, seeding
 from envpool_py.env import row_checks as checks
 from envpool_py.env import spaces
 from envpool_py.env.block import Position
@@ -53,15 +53,11 @@ class FinalInfo(dict[str, Any]):
 
 
 class EnvSpaces(NamedTuple):
-    """The spaces of an env, None if it has none, and the shape of its reward.
-
-    The flags of a ``turn_based`` env belong to one agent; its infos have ``env_done``.
-    """
+    """The spaces of an env, None if it has none, and the shape of its reward."""
 
     observation_space: gym.Space[Any] | None
     action_space: gym.Space[Any] | None
     reward_shape: tuple[int, ...]
-    turn_based: bool = False
 
 
 class Executor:
@@ -91,7 +87,7 @@ class Executor:
             self._env_fn, env = self._prepared._env_fn, self._prepared.env  # noqa: SLF001 - its own
             self._prepared = None
         else:
-            env = self._env_fn()
+            env = coroutines.adapted(self._env_fn())
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with contextlib.suppress(Exception):
                 env.close()
@@ -122,7 +118,7 @@ class Executor:
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
         if not KINDS[request.kind].has_row:
-            return getattr(self, request.kind)(*request.args, **request.kwargs)
+            return coroutines.run(getattr(self, request.kind)(*request.args, **request.kwargs))
         row = self.row_of(request)
         if request.kind == "seed":
             return [*request.args, *request.kwargs.values()]
@@ -180,17 +176,12 @@ class Executor:
 
     def env_spaces(self) -> EnvSpaces:
         """Return the facts that a pool needs before the first reset."""
-        found = [getattr(self.env, f"{of}_space", None) for of in ("observation", "action")]
-        for space in found:
+        obs, action = (getattr(self.env, f"{of}_space", None) for of in ("observation", "action"))
+        for space in (obs, action):
             if space is not None and not isinstance(space, gym.Space):
                 kind = f"{type(self.env).__name__} has a space that is not Gymnasium's, {space!r}"
                 raise TypeError(f"{kind}{checks.OLD_GYM}")
-        return EnvSpaces(
-            found[0],
-            found[1],
-            reward_shape(lookup(self.env, "reward_space", None)),
-            self._turns is not None,
-        )
+        return EnvSpaces(obs, action, reward_shape(lookup(self.env, "reward_space", None)))
 
     @property
     def _past_end(self) -> bool:
@@ -310,7 +301,7 @@ class Executor:
         seed, options = kwargs.get("seed"), kwargs.get("options")
         rules = self._options
         is_lost = self._closed and self._is_new
-        if is_lost or (rules.recycle is not None and self._resets >= rules.recycle):
+        if is_lost or (rules.recycle and self._resets >= rules.recycle):
             self.inner = "env_fn"
             self._recreate()
         root, episode = self._root if seed is None else seed, self.position[0] + 1
@@ -354,12 +345,12 @@ class Executor:
         return obs, info
 
     def _timed_reset(self, **kwargs: Any) -> Any:
-        assert self.heartbeat is not None  # noqa: S101 - else this is not called
-        self.heartbeat.enter()
+        heartbeat: Any = self.heartbeat
+        heartbeat.enter()
         try:
             return self.env.reset(**kwargs)
         finally:
-            self.heartbeat.leave()
+            heartbeat.leave()
 
     def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
@@ -377,17 +368,17 @@ class Executor:
         if self._options.validate != ALWAYS:
             self.to_check.remove(what)
         space = getattr(self.env, "observation_space", None)
-        found = {
-            checks.OBS: checks.complaint(space, obs) if isinstance(space, gym.Space) else None,
-            checks.REWARD: checks.reward_complaint(reward),
-        }
+        found = {checks.REWARD: checks.reward_complaint(reward)}
+        if isinstance(space, gym.Space):
+            found = {checks.OBS: checks.complaint(space, obs), **found}
         for kind, text in found.items():
-            if text is not None and checks.has_nan(action):
+            if text is None:
+                continue
+            if checks.has_nan(action):
                 text = f"the action has nan, and then {text}; check your policy"  # noqa: PLW2901
-            if text is not None and self._options.validate == ALWAYS:
+            if self._options.validate == ALWAYS:
                 raise ValueError(text)
-            if text is not None:
-                self.warn(kind, text)
+            self.warn(kind, text)
 
     def get_attr(self, name: str) -> Any:
         return lookup(self.env, name)

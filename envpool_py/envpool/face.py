@@ -71,7 +71,7 @@ class EnvPool(PoolInterface):
         """Begin a reset of all envs; ``recv`` returns the rows. What is in flight is cancelled."""
         self._reset(None, None, None, self.pool.send_reset)
 
-    def send(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> None:  # noqa: A002
+    def send(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> None:
         """Send one action per id and return at once; ``recv`` returns the rows.
 
         ``action`` may also be a dict with the keys ``action`` and ``env_id``; no ids: all envs.
@@ -93,7 +93,7 @@ class EnvPool(PoolInterface):
         *batch, ids = take(rows, slice(self._size))
         return self._convert(batch, ids, reset=reset)
 
-    def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> Any:  # noqa: A002
+    def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> Any:
         """``send``, then ``recv``."""
         env_id = one_of(env_id, id)
         if self.pool.is_async:
@@ -102,12 +102,7 @@ class EnvPool(PoolInterface):
         return self._convert(self.pool.step(*self._actions(action, env_id)), self.pool.batch_ids)
 
     def reset(
-        self,
-        env_id: Ids = None,
-        *,
-        id: Ids = None,  # noqa: A002
-        seed: Seed = None,
-        options: Any = None,
+        self, env_id: Ids = None, *, id: Ids = None, seed: Seed = None, options: Any = None
     ) -> Any:
         """Reset envs; their requests in flight are cancelled.
 

@@ -22,7 +22,7 @@ import ray
 from numpy.typing import NDArray
 
 from envpool_py.env.block import FINAL, FORM, Block
-from envpool_py.env.request_tokens import ASK, ID_MASK
+from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import frames
 from envpool_py.worker.child import EnvProcess, one_by_one

@@ -55,9 +55,6 @@ class ProcessGroup:
     #: The option for the number of hosts.
     counted = "num_processes"
 
-    def starting(self, *, warn_of_forks: bool) -> contextlib.AbstractContextManager[None]:
-        return _starting(warn_of_forks=warn_of_forks)
-
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -80,10 +77,53 @@ class ProcessGroup:
         self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _check_context(self, context: Any) -> Any:
+        """Return the multiprocessing context of that name; None: multiprocessing's default."""
         if lacks := missing():
             text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
             raise NotImplementedError(f"{text}; use ThreadVectorEnv or DummyVectorEnv")
-        return _check_context(context)
+        if context is None or isinstance(context, str):
+            names = multiprocessing.get_all_start_methods()
+            if context is not None and context not in names:
+                known = f"context, or start_method, must be one of {', '.join(names)}"
+                raise ValueError(f"cannot find context for {context!r}: {known}")
+            context = multiprocessing.get_context(context)
+        elif not isinstance(context, BaseContext):
+            text = "context must be a start method or a multiprocessing context"
+            raise TypeError(f"{text}, got {context!r}")
+        with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or in part
+            if context.get_start_method() == "fork" and sys.modules["torch"].cuda.is_initialized():
+                text = "worker processes are forked from a process that uses CUDA, which CUDA does"
+                hint = 'not survive; pass context="spawn" or context="forkserver"'
+                warn(f"{text} {hint}", RuntimeWarning)
+        return context
+
+    @contextlib.contextmanager
+    def starting(self, *, warn_of_forks: bool) -> Iterator[None]:
+        """Defer Ctrl-C while processes start; issue Python's warning about forks at most once.
+
+        An interrupt during a fork would be lost in callbacks, or reach a child that does not have
+        its own process group yet. Python 3.12 warns of every fork in a program with threads.
+        """
+        noted: list[Any] = []
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGINT) if main else None
+        try:  # another signal's handler may raise at any line
+            if before is not None:
+                signal.signal(signal.SIGINT, lambda *args: noted.append(args))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                yield
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGINT, before)
+                if noted:
+                    signal.raise_signal(signal.SIGINT)
+        for one in caught:
+            if "multi-threaded, use of fork" not in str(one.message):
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            elif warn_of_forks:
+                warn_of_forks = False
+                warn(f'{one.message}; pass context="forkserver"', DeprecationWarning)
 
     def _open(self) -> None:
         """Create the descriptors that the processes share; OSError if that fails."""
@@ -266,51 +306,3 @@ def _kill_slow(
         host.end(f"{who}{fact}")
     text = f"{fact}{line}; its {host.kind} {host.killed}"
     return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
-
-
-def _check_context(context: str | BaseContext | None) -> BaseContext:
-    """Return the multiprocessing context of that name; None: multiprocessing's default."""
-    if context is None or isinstance(context, str):
-        names = multiprocessing.get_all_start_methods()
-        if context is not None and context not in names:
-            known = f"context, or start_method, must be one of {', '.join(names)}"
-            raise ValueError(f"cannot find context for {context!r}: {known}")
-        context = multiprocessing.get_context(context)
-    elif not isinstance(context, BaseContext):
-        text = "context must be a start method or a multiprocessing context"
-        raise TypeError(f"{text}, got {context!r}")
-    with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or only in part
-        if context.get_start_method() == "fork" and sys.modules["torch"].cuda.is_initialized():
-            text = "worker processes are forked from a process that uses CUDA, which CUDA does not"
-            hint = 'survive; pass context="spawn" or context="forkserver"'
-            warn(f"{text} {hint}", RuntimeWarning)
-    return context
-
-
-@contextlib.contextmanager
-def _starting(*, warn_of_forks: bool) -> Iterator[None]:
-    """Defer Ctrl-C while processes start, and issue Python's warning about forks at most once.
-
-    An interrupt during a fork would be lost in callbacks, or reach a child that does not have its
-    own process group yet. Python 3.12 warns of every fork in a program with threads.
-    """
-    noted: list[Any] = []
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main else None
-    try:  # another signal's handler may raise at any line
-        if before is not None:
-            signal.signal(signal.SIGINT, lambda *args: noted.append(args))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
-            if noted:
-                signal.raise_signal(signal.SIGINT)
-    for one in caught:
-        if "multi-threaded, use of fork" not in str(one.message):
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-        elif warn_of_forks:
-            warn_of_forks = False
-            warn(f'{one.message}; pass context="forkserver"', DeprecationWarning)

@@ -31,8 +31,7 @@ from typing import Any
 
 from envpool_py import errors
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ASK, ID_MASK, RESET
+from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
 from envpool_py.worker import child, descriptors, frames, watchdog
 from envpool_py.worker.frames import ITEM
@@ -289,11 +288,12 @@ class ProcessHost:
         # A request that several envs share is pickled once, but unpickled once per env: each env
         # has its own arguments.
         bodies: dict[int, bytes] = {}
+        message = []
         for token, request in pairs:
             if id(request) not in bodies:
                 what = f"env {token & ID_MASK}: the arguments of {request.kind}"
                 bodies[id(request)] = frames.dumps(request, what)
-        message = [(token, bodies[id(request)]) for token, request in pairs]
+            message.append((token, bodies[id(request)]))
         return partial(self.write, frames.frame(frames.REQUESTS, pickle.dumps(message)))
 
     def cancel(self, ids: set[int]) -> set[int]:
@@ -324,16 +324,18 @@ class ProcessHost:
         """The number of messages written; -1 if the process does not run or has no envs yet."""
         return self.stream.sent if self.exit is None and self.started else -1
 
-    def _on_death(self, fd: int, events: int) -> None:  # noqa: ARG002 - what the connection calls
+    def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the connection calls
         self.ended = True
+        return True
 
-    def _on_stream(self, fd: int, events: int) -> None:
+    def _on_stream(self, fd: int, events: int) -> bool:
         if events & select.POLLOUT and self.stream.flush():
             self._connection.watch(fd, self._on_stream)
         self.read()
         if self.stream.ended:  # else every poll would report it
             self._connection.forget(fd)
             self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
+        return self.stream.ended
 
     def read(self) -> bool:
         """Handle the items that have arrived; return whether there were any."""

@@ -12,8 +12,13 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import statistics
+import sys
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
 import gymnasium as gym
 import numpy as np
@@ -33,7 +38,8 @@ class Uneven(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (8,), np.float32)
     action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
 
-    def __init__(self, seed: int, mean: float, cpu: bool) -> None:
+    def __init__(self, seed: int, mean: float, cpu: bool = False, longest: int = 0) -> None:
+        self.longest = longest
         variance = np.log(2)
         self.draw = functools.partial(
             np.random.default_rng(seed).lognormal, np.log(mean) - variance / 2, variance**0.5
@@ -48,15 +54,17 @@ class Uneven(gym.Env):
             pass
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        """Begin an episode, which never ends."""
+        """Begin an episode of 1 to ``longest`` steps; 0: it never ends."""
         super().reset(seed=seed, options=options)
+        self.left = int(self.np_random.integers(self.longest)) + 1 if self.longest else -1
         return np.zeros(8, np.float32), {}
 
     def step(self, action: np.ndarray) -> tuple:
         """Take some time."""
         del action
         self.wait(self.draw())
-        return np.zeros(8, np.float32), 0.0, False, False, {}
+        self.left -= 1
+        return np.zeros(8, np.float32), 0.0, not self.left, False, {}
 
 
 def seconds(model: PPO) -> float:
@@ -79,6 +87,7 @@ def main() -> None:
     parser.add_argument("--num-processes", type=int, help="default: one per env")
     parser.add_argument("--wait-num", type=int, help="default: the envs that are ready")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE", help="write the seconds of each round")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -90,12 +99,15 @@ def main() -> None:
     settings = {"n_steps": args.steps, "device": "cpu", "seed": 0}
     whole = PPO("MlpPolicy", venvs[0], **settings)
     ready = AsyncPPO("MlpPolicy", venvs[1], wait_num=args.wait_num, **settings)
-    ratios = []
+    ratios, rows = [], []
     for _ in range(args.rounds + 1):
         times = seconds(whole), seconds(ready)
         ratios.append(times[0] / times[1])
+        rows.append(dict(zip(("whole", "async"), times, strict=True)))
         print(f"whole batches {times[0]:.2f} s  AsyncPPO {times[1]:.2f} s  ratio {ratios[-1]:.2f}")
     print(f"median ratio without the first: {statistics.median(ratios[1:]):.2f}")
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1))
     for venv in venvs:
         venv.close()
 
