@@ -54,6 +54,11 @@ THINK_US = 300
 """CPU time of the caller before each batch in ``libraries``, in microseconds."""
 
 
+POOLS = ["shmem", "shmem-caller", "envpool-cpp", "gymnasium", "sb3"]
+POOLS += ["pufferlib-serial", "pufferlib-multiprocessing", "tianshou-dummy", "tianshou-shmem"]
+"""What ``libraries`` measures: the pools of the page, and no others, which take their time."""
+
+
 def simulator() -> dict[str, float]:
     """The first command of the README: 64 envs that wait 2 ms in each step."""
     return _bench(
@@ -90,7 +95,8 @@ def halves() -> dict[str, float]:
 def libraries() -> dict[str, float]:
     """Steps per second of each library: the caller computes before each batch."""
     workloads = ["--workload", "cartpole-x64", "--workload", "halfcheetah-x16"]
-    rows = _rows("examples/benchmark/run.py", *workloads, "--think", str(THINK_US))
+    pools = [word for name in POOLS for word in ("--backend", name)]
+    rows = _rows("examples/benchmark/run.py", *workloads, *pools, "--think", str(THINK_US))
     names = {"cartpole-x64": "cartpole", "halfcheetah-x16": "halfcheetah"}
     rates: dict[str, list[float]] = defaultdict(list)
     for row in rows:
