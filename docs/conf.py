@@ -15,7 +15,7 @@ from docutils import nodes
 
 import envpool_py
 from envpool_py import cli
-from envpool_py.env.pool_options import KINDS
+from envpool_py.env.pool_options import CLASSES
 
 project = "envpool_py"
 version = release = envpool_py.__version__
@@ -80,18 +80,12 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 
 
-def plain_summary(
-    _app: object,
-    _what: str,
-    _name: str,
-    _obj: object,
-    _options: object,
-    lines: list[str],
-) -> None:
+def plain_summary(*event: Any) -> None:
     """Put back together the summary of a property that has a colon.
 
     Napoleon takes what stands before the colon for a type.
     """
+    lines = event[-1]
     for place, line in enumerate(lines):
         if line.startswith(":type: "):
             lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
@@ -110,7 +104,7 @@ def skip_fields(
 
 _OPTIONS = {
     name: parameter
-    for kind in KINDS
+    for kind in CLASSES
     for name, parameter in inspect.signature(kind).parameters.items()
 }
 _ENTRY = re.compile(r"^( *)(\w+): .*(?:\n\1 +.*)*\n?", re.MULTILINE)
@@ -120,7 +114,7 @@ _SEVERAL = 8
 
 def _own_texts() -> dict[str, str]:
     """The meaning of each option, in one line."""
-    docs = (inspect.cleandoc(kind.__doc__ or "") for kind in KINDS)
+    docs = (inspect.cleandoc(kind.__doc__ or "") for kind in CLASSES)
     return {entry[2]: _line(entry[0]) for doc in docs for entry in _ENTRY.finditer(doc)}
 
 
@@ -178,15 +172,9 @@ def helps_of_commands() -> str:
     return "\n".join(sections)
 
 
-def leave_out_options(
-    _app: object,
-    _what: str,
-    _name: str,
-    _obj: object,
-    _options: object,
-    lines: list[str],
-) -> None:
+def leave_out_options(*event: Any) -> None:
     """Refer to the list in place of repeating all options."""
+    lines = event[-1]
     taken = _plain(lines)
     if len(taken) < _SEVERAL:
         return

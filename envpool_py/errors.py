@@ -19,13 +19,11 @@ import sys
 import sysconfig
 import traceback
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
 
 #: The folder of this package.
 PACKAGE = str(Path(__file__).parent) + os.sep
@@ -311,9 +309,8 @@ def _make(
             mixed.args = cause.args
             # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
             members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
-            facts = {name: getattr(cause, name, None) for name, _ in members} | vars(cause)
-            for name in facts.keys() - vars(mixed).keys():
-                setattr(mixed, name, facts[name])
+            for name in {*dict(members), *vars(cause)} - vars(mixed).keys():
+                setattr(mixed, name, getattr(cause, name, None))
             error = mixed
     error.__cause__ = cause
     return error

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from envpool_py import ids as ids_
-from envpool_py.engine import asking
+from envpool_py.engine import calls
 from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -28,7 +28,7 @@ from envpool_py.env.request import KINDS, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
 from envpool_py.ids import Ids, Selection
 from envpool_py.pool.arguments import check_env_fns
-from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.backends import pool_class
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.record import digest, recorder
 from envpool_py.record.recorder import Event, Row
@@ -80,10 +80,7 @@ def replay(
     if len(env_fns) != num_envs:
         raise ValueError(f"got {len(env_fns)} env_fns, but the record {path} is of {num_envs} envs")
     if isinstance(backend, str):
-        if backend not in BACKENDS:
-            known = ", ".join(BACKENDS)
-            raise ValueError(f"backend must be a pool class or one of {known}, got {backend!r}")
-        backend = BACKENDS[backend]
+        backend = pool_class(backend)
     if until is not None and (not isinstance(until, int) or until < 0):
         raise ValueError(f"until must be a number of batches or None, got {until!r}")
     chosen = ids_.resolve(env_ids, num_envs).tolist()
@@ -267,7 +264,13 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             if request.kind == "env_fn":
                 if failed:  # the env stayed
                     return
-                request = request._replace(args=(self._swapped(i, *request.args),))
+                env_id, name = self.env_ids[i], request.args[0]
+                if not self._swaps.get(env_id):
+                    raise ValueError(
+                        f"env {env_id}: the run put another env in its place here, by {name}; a"
+                        f" record holds no functions, so pass swaps={{{env_id}: [{name}]}}"
+                    )
+                request = request._replace(args=(self._swaps[env_id].pop(0),))
             if failed:
                 env.unconfirmed.append(request)
                 return
@@ -276,16 +279,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             if error is not None:
                 how = f"{request.kind} raised, but not in the run"
                 raise self._differs(i, how, env.position) from error
-
-    def _swapped(self, i: int, name: str) -> Callable[[], Any]:
-        """Return the next env_fn of env ``i``, which the run called ``name``."""
-        env_id = self.env_ids[i]
-        if not self._swaps.get(env_id):
-            raise ValueError(
-                f"env {env_id}: the run put another env in its place here, by {name}; a record"
-                f" holds no functions, so pass swaps={{{env_id}: [{name}]}}"
-            )
-        return self._swaps[env_id].pop(0)
 
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""
@@ -311,7 +304,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 infos = self._fetch({i: request})[4]
                 env.position = env.next_position(request, infos[0])
             else:
-                asking.ask(self._engine, np.array([i]), [request])
+                calls.ask(self._engine, np.array([i]), [request])
         except EnvError as error:
             return error
         return None

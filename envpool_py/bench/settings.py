@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.pool.backends import BACKENDS, make
+from envpool_py.pool.backends import make, pool_class
 from envpool_py.pool.base import BaseVectorEnv
 
 LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
@@ -95,7 +95,6 @@ class Setting(NamedTuple):
 
     @property
     def started_processes(self) -> int:
-        """How many processes this starts."""
         return self.num_envs if self.pool == ASYNC else self.num_processes
 
 
@@ -150,10 +149,9 @@ def start(setting: Setting, env_fns: Sequence[Callable[[], Any]], batches: list[
 
 
 def make_pool(setting: Setting, env_fns: Sequence[Callable[[], Any]]) -> BaseVectorEnv:
-    """One of our pools."""
     if setting.pool == MAKE:
         return make(env_fns[0], setting.num_envs, **setting.options, **_OPTIONS)
-    return BACKENDS[setting.pool](env_fns, **setting.options, **_OPTIONS)
+    return pool_class(setting.pool)(env_fns, **setting.options, **_OPTIONS)
 
 
 def _run_loop(envs: list[Any], actions: Iterator[Any]) -> Running:

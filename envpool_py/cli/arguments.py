@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import json
 import math
 import multiprocessing
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,8 +18,9 @@ from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
-from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.backends import BACKENDS, pool_class
 from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.options import FOREIGN, OWN
 from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The part of the machine that is busy from which on figures vary, and how long it is measured.
@@ -32,8 +34,20 @@ class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError``."""
         raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def refuse(parser: Parser, argument: str, known: Collection[str]) -> NoReturn:
+    """Raise ``UsageError`` for an argument that a command does not take; ``known``: its options."""
+    name = argument.lstrip("-").partition("=")[0].replace("-", "_")
+    ours = FOREIGN.get(name, name)
+    if like := difflib.get_close_matches(ours if ours in known else name, known, 1, 0.8):
+        why = f"did you mean --{like[0].replace('_', '-')}?"
+    elif name in FOREIGN:
+        why = f"in pools it is {FOREIGN[name]}"
+    else:
+        why = "only pools in Python take it" if name in OWN else "there is no such option"
+    parser.error(f"{argument}: {parser.prog} does not take it; {why}")
 
 
 def exact(count: int) -> str:
@@ -42,7 +56,6 @@ def exact(count: int) -> str:
 
 
 def complain(text: str) -> None:
-    """Write a line to stderr."""
     sys.stderr.write(f"envpool-py: {text}\n")
 
 
@@ -73,19 +86,19 @@ def at_least(least: int) -> Callable[[str], int]:
     """The type of an int that is ``least`` or more; ``50_000`` and ``5e4`` are one."""
 
     def integer(text: str) -> int:
-        value = int(text) if "e" not in text.lower() else _whole(text)
+        value = float(text) if "e" in text.lower() else int(text)
+        if not float(value).is_integer():
+            raise UsageError(f"must be an integer, got {text}")
         if value < least:
-            raise UsageError(f"must be {least} or more, got {value}")
-        return value
+            raise UsageError(f"must be {least} or more, got {int(value)}")
+        return int(value)
 
     return integer
 
 
-def _whole(text: str) -> int:
-    value = float(text)
-    if not value.is_integer():
-        raise UsageError(f"must be an integer, got {text}")
-    return int(value)
+def count_or_auto(text: str) -> int | str:
+    """The type of an int that is 1 or more, or ``auto``."""
+    return text if text == "auto" else at_least(1)(text)
 
 
 def seconds(text: str) -> float:
@@ -157,9 +170,11 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "how worker processes are started; default: as Python does here",
     },
     "--num-processes": {
-        **_COUNT,
-        "help": "number of processes that share the envs; default: one per core. For envs that"
-        " mostly wait, pass the number of envs",
+        "type": count_or_auto,
+        "metavar": "N",
+        "help": "number of processes (or threads, or actors) that share the envs; auto: measured,"
+        " one per env if steps mostly wait; default: one per core, per env, or what Ray has room"
+        " for",
     },
     "--policy-us": {
         "type": at_least(0),
@@ -222,17 +237,20 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> None:
 def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any) -> BaseVectorEnv:
     """Make the pool of ``--backend`` and so on; UsageError: an env can't be made."""
     check_wait_num(args.wait_num, args.num_envs)
-    if args.backend == "ray":
-        options["num_processes"] = args.num_processes
-    elif args.backend in ("subproc", "shmem"):
-        cores = len(usable_cores())
-        options["num_processes"] = min(args.num_processes or cores, args.num_envs)
+    count = args.num_processes
+    if args.backend == "dummy" and count is not None:
+        raise UsageError("--num-processes: the dummy backend has no processes")
+    if args.context is not None:
+        if args.backend not in ("subproc", "shmem"):
+            raise UsageError(f"--context: the {args.backend} backend starts no worker processes")
         options["context"] = args.context
-    for name in ("num_processes", "context"):
-        if getattr(args, name) is not None and name not in options:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag}: the {args.backend} backend starts no worker processes")
+    if args.backend == "thread":
+        options["num_threads"] = None if count == "auto" else count
+    elif args.backend != "dummy":
+        options["num_processes"] = count or (
+            "auto" if args.backend == "ray" else len(usable_cores())
+        )
     try:
-        return BACKENDS[args.backend]([env_fn] * args.num_envs, args.wait_num, **options)
+        return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)
     except EnvError as error:
         raise UsageError(first_line(error.message)) from None

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
-from envpool_py.bench.settings import ASYNC, LOOP, MAKE, NAMES, SYNC, Setting, all_settings
+from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting, all_settings
+from envpool_py.bench.tune import WITHIN, recommended
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import CALLERS, add_shared, complain, complain_if_busy, counted
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
-from envpool_py.cli.tables import WITHIN, duration, rate_of, records, show_results, text_of
+from envpool_py.cli.tables import duration, rate_of, records, show_results, text_of
 from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env on this machine"
@@ -35,7 +36,6 @@ _START_UP = 1.5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     text = "measure only this pool; may be repeated"
     parser.add_argument("--backend", action="append", choices=NAMES, metavar="NAME", help=text)
@@ -50,7 +50,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), arguments.callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
     pools = sum(map(len, plan.values()))
@@ -88,25 +87,15 @@ def run(args: argparse.Namespace) -> int:
 def headlines(title: str, results: Results, callers: Sequence[Caller]) -> Iterator[str]:
     """For each caller the simplest of the fast pools, compared with the pools of others."""
     for caller in callers if results.measured else ():
-        fastest = results.rate(results.ranked(caller)[0], caller)
-        rates = {setting: results.rate(setting, caller) for setting in results.measured}
-        fast = [setting for setting, rate in rates.items() if (1 + WITHIN) * rate >= fastest]
-        best = min(fast, key=_complexity)
+        best = recommended(results, caller)
         yield f"{title}, {text_of(caller)}: {best.text}, {rate_of(results, best, caller)} steps/s"
         if best.pool == LOOP:
             yield f"  no difference: no pool is more than {WITHIN:.0%} faster than a loop"
             continue
         for other in results.measured:
             if other.pool in _NAMED and other != best:
-                gain = rates[best] / rates[other]
+                gain = results.rate(best, caller) / results.rate(other, caller)
                 yield f"  {gain:.2f} times the steps of {_NAMED[other.pool]}"
-
-
-def _complexity(setting: Setting) -> tuple[int, bool, int]:
-    """A loop first, then the pool that ``make`` chooses."""
-    simple = (LOOP, SYNC, "dummy", MAKE)
-    place = simple.index(setting.pool) if setting.pool in simple else len(simple)
-    return place, setting.caller_steps, setting.started_processes
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:

@@ -26,7 +26,6 @@ _INDENT = 19
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     add_shared(parser, "--num-envs", default=2)
     text = "the longest time of a stage; after that it counts as hanging; default: %(default)s"
@@ -37,7 +36,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     env_fn = env_fn_of(args)
     shown: list[dict[str, Any]] = []
     levels: list[str] = []

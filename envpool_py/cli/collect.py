@@ -66,7 +66,6 @@ _RECENT = 100
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser, "; or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
@@ -134,7 +133,6 @@ class Summary:
         self.seconds = 0.0  # until the end
 
     def add(self, episode: Episode) -> None:
-        """Count one episode."""
         self.returns.append(float(np.sum(episode.total_reward)))
         self.lengths.append(len(episode))
 
@@ -180,7 +178,6 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     _complete(args)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
@@ -248,8 +245,12 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     try:
         with showing(args.episodes or args.steps, progress):
             for episode in collector.episodes(args.episodes, args.steps, balanced=args.balanced):
-                if writer is not None and not _write(args, writer, episode):
-                    return 1
+                if writer is not None:
+                    try:
+                        writer.write(episode)
+                    except (OSError, TypeError, ValueError) as error:  # the disk may be full
+                        complain(f"{args.out}: {describe(error)}")
+                        return 1
                 summary.add(episode)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -264,16 +265,6 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     finally:
         summary.seconds = time.perf_counter() - summary.started
     return 0
-
-
-def _write(args: argparse.Namespace, writer: EpisodeWriter, episode: Episode) -> bool:
-    """Whether the episode was written; the disk may be full."""
-    try:
-        writer.write(episode)
-    except (OSError, TypeError, ValueError) as error:
-        complain(f"{args.out}: {describe(error)}")
-        return False
-    return True
 
 
 def _close(args: argparse.Namespace, writer: EpisodeWriter | None, status: int) -> int:

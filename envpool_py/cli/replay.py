@@ -40,7 +40,6 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("file", metavar="FILE", help="the record")
     add_env(parser, "; or a name of PettingZoo; default: the env that the record names", nargs="?")
     parser.add_argument(
@@ -65,7 +64,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     errors: list[str] = []
     with _replay_of(args) as batches:
 

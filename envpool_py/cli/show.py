@@ -30,16 +30,17 @@ _MOST = 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
     add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
-    path = Path(args.file)
+    path, facts = Path(args.file), None
     try:
-        facts = _of(path)
+        if path.is_file():
+            with contextlib.suppress(ValueError):  # it is no record
+                facts = _of_record(path)
+        facts = facts or _of_episodes(path)
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except ValueError as error:
@@ -51,13 +52,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json != "-":
         show_table((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
     return 0
-
-
-def _of(path: Path) -> dict[str, Any]:
-    if path.is_file():
-        with contextlib.suppress(ValueError):  # it is no record
-            return _of_record(path)
-    return _of_episodes(path)
 
 
 def _of_episodes(path: Path) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from rich import filesize
 from rich.console import Console
 from rich.table import Table
 
-from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results
 from envpool_py.bench.settings import LOOP, Setting
 
@@ -21,9 +20,6 @@ _WIDTH, _WIDTH_OF_LISTS = 80, 160
 
 #: From so many envs on, tables have the start-up time and the memory.
 MANY = 100
-
-#: A smaller difference of speed is no difference: the simplest pool is then the best.
-WITHIN = tune.WITHIN
 
 
 def show_table(

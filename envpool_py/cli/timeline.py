@@ -20,7 +20,6 @@ _WARM_UP = 0.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     text = "the file of the picture"
     parser.add_argument("--out", type=picture, metavar="FILE.png", required=True, help=text)
@@ -31,7 +30,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     options = {"autoreset_mode": "same_step", "on_error": args.on_error}
     with pool_of(args, timeline.noted(env_fn_of(args)), **options) as pool:
         try:

@@ -44,7 +44,6 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     add_shared(parser, "--num-envs", default=16)
     text = "seconds to try pools; a measurement that has begun is finished; default: %(default)s"
@@ -53,7 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
     sizes = args.num_envs, len(usable_cores()), args.max_processes
     results = Results()

@@ -32,7 +32,7 @@ from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, FINAL, OVER, RESET_ROW, Beside, StepResult
-from envpool_py.env.pool_options import Options
+from envpool_py.env.pool_options import AllOptions
 from envpool_py.env.request import Request
 from envpool_py.env.row_checks import warn_of_rows
 from envpool_py.env.spaces import Array
@@ -57,7 +57,7 @@ class Engine:
         warned: the kinds of warnings about rows that were issued; each once per pool.
     """
 
-    def __init__(self, hosts: Hosts, options: Options, *, publish_early: bool) -> None:
+    def __init__(self, hosts: Hosts, options: AllOptions, *, publish_early: bool) -> None:
         self.options = options
         pool, env = options.pool, options.env
         self.flight = flight = Flight(hosts, publish_early=publish_early)
@@ -75,8 +75,6 @@ class Engine:
         except BaseException:
             self.close()
             raise
-
-    # ------------------------------------------------------------------------------------ sending
 
     def step(self, envs: Selection, actions: Any) -> StepResult:
         """Step these envs and wait for all of them; after an interrupt reset them first.
@@ -149,8 +147,6 @@ class Engine:
             self.flight.recorder.requests(envs.ids, requests)
         plain = not any(request.kwargs or request.error for request in requests)
         self.flight.send(envs, RESETTING, None if plain else requests)
-
-    # ----------------------------------------------------------------------------------- fetching
 
     def fetch(
         self, envs: Selection, infos: Array | None = None, *, resets: bool = True
@@ -230,34 +226,35 @@ class Engine:
         flight, recovery = self.flight, self.flight.recovery
         errors: dict[int, EnvError] = {}
         handled = False
-        for k in [k for k, mark in marked if mark & BESIDE]:
+        for k, mark in marked:
+            if not mark & BESIDE:
+                continue
             i = int(ids[k])
-            found = flight.result_beside(i)
-            if isinstance(found, EnvError):
-                if recovery.handle(i, found, in_flight=True):
-                    flight.forget_result(i)
-                    handled = True
-                else:
-                    errors[i] = found
-            else:
+            if i not in flight.beside:
+                kind = "reset" if self.states.state[i] == RESETTING else "step"
+                flight.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
+            found = flight.beside[i]
+            if not isinstance(found, EnvError):
                 beside[i] = found
+            elif recovery.handle(i, found, in_flight=True):
+                flight.forget_result(i)
+                handled = True
+            else:
+                errors[i] = found
         if errors:
-            self._raise(ids, errors)
+            failed = np.array(list(errors), dtype=np.intp)
+            if flight.recorder is not None:
+                flight.recorder.failed(errors, raised=True)
+            for i in errors:
+                flight.forget_result(i)
+            self.states.mark_returned(Selection(failed), RAISED)
+            self.states.unread.update(np.setdiff1d(ids, failed).tolist())
+            raise combine(list(errors.values()))
         if not handled:
             for i in beside:
                 flight.beside.pop(i, None)
             warn_of_rows(beside, self.warned)
         return not handled
-
-    def _raise(self, ids: IdArray, errors: dict[int, EnvError]) -> None:
-        failed = np.array(list(errors), dtype=np.intp)
-        if self.flight.recorder is not None:
-            self.flight.recorder.failed(errors, raised=True)
-        for i in errors:
-            self.flight.forget_result(i)
-        self.states.mark_returned(Selection(failed), RAISED)
-        self.states.unread.update(np.setdiff1d(ids, failed).tolist())
-        raise combine(list(errors.values()))
 
     def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
         """Cancel the requests of a call that raised, if an interrupt was the reason."""

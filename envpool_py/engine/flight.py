@@ -30,13 +30,11 @@ from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import GENERATION, TOKEN_BYTES, pack_token
+from envpool_py.env.request import GENERATION, TOKEN_BYTES, Request, pack_token
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.ids import IdArray, Selection
 from envpool_py.record.recorder import Recorder
 from envpool_py.worker.hosts import Hosts
-from envpool_py.worker.process_host import ProcessHost
 
 #: Seconds after which an env without a result is named in the log.
 HANGS_AFTER = 30.0
@@ -76,8 +74,6 @@ class Flight:
         self.block = block
         self.positions = Positions(block)
 
-    # ------------------------------------------------------------------------------------ sending
-
     def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
         """Send a step or a reset to each of these envs; requests with arguments are pickled."""
         tokens = self.states.tokens
@@ -97,13 +93,9 @@ class Flight:
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
-        ids = np.array([i])
         if self.recorder is not None:
-            self.recorder.requests(ids, [request])
-        for send in self.hosts.prepare_requests(ids, self.states.tokens, [request]):
-            send()
-
-    # ------------------------------------------------------------------------------------ waiting
+            self.recorder.requests(np.array([i]), [request])
+        self.hosts.of(i).prepare_requests([(int(self.states.tokens[i]), request)])()
 
     def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
         """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
@@ -188,21 +180,10 @@ class Flight:
         if lost:
             self.cancel(np.array(lost, dtype=np.intp))
 
-    # ------------------------------------------------------------------------------------ results
-
-    def result_beside(self, i: int) -> Beside | EnvError:
-        """Return the values beside the row of env ``i``, or the error in place of its row."""
-        if i not in self.beside:
-            kind = "reset" if self.states.state[i] == RESETTING else "step"
-            self.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
-        return self.beside[i]
-
     def forget_result(self, i: int) -> None:
         """Drop the result of env ``i``, which stays in flight."""
         self.arrivals.remove([i])
         self.beside.pop(i, None)
-
-    # --------------------------------------------------------------------------------- cancelling
 
     def cancel(self, ids: IdArray) -> None:
         """Cancel the requests of these envs; they then accept no step before a reset."""
@@ -226,8 +207,6 @@ class Flight:
             self.recorder.cancelled(listed, [i in carried_out for i in listed])
         self.recovery.cancelled(listed)
 
-    # ------------------------------------------------------------------------------------- the end
-
     def handle_ended_processes(self) -> None:
         """Handle processes that have ended, and envs that exceed ``step_timeout``."""
         self.refuse_if_closed()
@@ -235,23 +214,19 @@ class Flight:
         if group is None:
             return
         self.arrivals.drop_stale()
-        for error in group.enforce_deadlines():
-            self._lose(error.env_id, error)
+        for late in group.enforce_deadlines():
+            self._lose(late.env_id, late)
         for host in group.hosts:
-            if host.ended:
-                self._handle_end(host)
-
-    def _handle_end(self, host: ProcessHost) -> None:
-        host.reap()
-        assert self.hosts.group is not None  # noqa: S101 - it has ended
-        self.hosts.group.connection.collect(self.arrivals.chunks)
-        self.arrivals.drop_stale()
-        if not host.restarting:  # else the restart handles it
-            for i in host.ids:
+            if not host.ended:
+                continue
+            host.reap()
+            group.connection.collect(self.arrivals.chunks)
+            self.arrivals.drop_stale()
+            for i in () if host.restarting else host.ids:  # if so, the restart handles it
                 error = host.death_of(i)
                 if not self._lose(i, error):
                     self.states.mark_dead(i, error)
-        host.ended = False  # last: after an interrupt, all of this is repeated
+            host.ended = False  # last: after an interrupt, all of this is repeated
 
     def _lose(self, i: int, error: EnvError) -> bool:
         """Env ``i`` is lost, with its request in flight, if any; whether recovery handles that."""

@@ -12,8 +12,8 @@ The story of a failure, in the order of this file:
 4. The row is returned as any other row, and ``returned`` drops the record.
 
 So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``
-recreates it before. An env that waits for its
-back-off is in flight or idle like any other, and delays no other env.
+recreates it before. An env that waits for its back-off is in flight or idle like any other, and
+delays no other env.
 
 A recreated env continues at the position of the lost env in its schedule of episodes. The executor,
 which knows which resets reached the env, writes that position into the block.
@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.engine.asking import Call, ask
+from envpool_py.engine.calls import Call, ask
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import DEAD, LOST, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.pool_options import NEXT_STEP
 from envpool_py.env.request import Request
-from envpool_py.errors import EnvError, env_error
+from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray, Selection
 from envpool_py.worker import process_group
 from envpool_py.worker.process_host import ProcessHost
@@ -78,6 +78,7 @@ class Recovery:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._flight, self._hosts, self._states = engine.flight, engine.hosts, engine.states
+        self._group: Any = engine.hosts.group  # None without processes
         self._options = engine.options.recovery
         self._autoreset = engine.options.env.autoreset_mode
         self.restarts = self._options.on_error == "restart"
@@ -92,48 +93,48 @@ class Recovery:
         if self.restarts:
             engine.batches.keep_last()
 
-    # ------------------------------------------------------------------------------------ failures
-
     def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
         """Handle the error of env ``i``; False if it must be raised."""
         known = self.failed.get(i)
         if not self.restarts:
             return False
-        if known is None or not known.broken:
+        if known is not None and known.broken:  # its process has ended, too
+            if known.request is not None or not in_flight:
+                return True
+            due = known.due
+        else:
             if known is not None and error.request == "env_fn":
                 self._hosts.restarts[i] -= 1
-            if not self._has_budget(i, error):
+            counted = self._count_failure(i, error)
+            if counted is None:
                 return False
-        elif known.request is not None or not in_flight:  # its process has ended, too
-            return True
+            due = counted
         request = self._request_after(i, error) if in_flight else None
         if in_flight and self._flight.recorder is not None:
             self._flight.recorder.failed({i: error}, raised=False)
         # One assignment, because an interrupt must not leave a request in flight without an answer.
-        self.failed[i] = Failed(error, self._due(i), request)
+        self.failed[i] = Failed(error, due, request)
         return True
 
-    def _has_budget(self, i: int, error: EnvError) -> bool:
-        """Count a failure; return whether env ``i`` may be restarted once more."""
-        count, limit = self._failures[i], self._options.max_restarts
+    def _count_failure(self, i: int, error: EnvError) -> float | None:
+        """Return when env ``i`` may be recreated: at once after its first failure in a row.
+
+        None if it has used all its restarts.
+        """
+        earlier, limit = self._failures[i], self._options.max_restarts
         # An env that never completed a reset has a bug in its code or its arguments.
         works = self._flight.positions.of(i)[0] >= 0
-        if works and (limit is None or count < limit):
-            self._failures[i] = count + 1
-            return True
+        if works and (limit is None or earlier < limit):
+            self._failures[i] = earlier + 1
+            delay = self._options.restart_backoff * 2.0 ** min(earlier - 1, 60) if earlier else 0.0
+            return time.monotonic() + min(delay, LONGEST_BACKOFF)
         self.failed.pop(i, None)
         if works and limit:
             restarts = "1 restart" if limit == 1 else f"{limit} restarts"
             fact = f" failed again after {restarts} (max_restarts={limit}): "
             if fact not in error.message:  # it may be the second time that it is handled
                 error.message = error.message.replace(": ", fact, 1)
-        return False
-
-    def _due(self, i: int) -> float:
-        """Return when env ``i`` may be recreated: at once after its first failure in a row."""
-        earlier = self._failures[i] - 1
-        delay = self._options.restart_backoff * 2.0 ** min(earlier - 1, 60) if earlier else 0.0
-        return time.monotonic() + min(delay, LONGEST_BACKOFF)
+        return None
 
     def _request_after(self, i: int, error: EnvError) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
@@ -149,43 +150,38 @@ class Recovery:
             return Request("reset", error=text)
         return Request("lose", (self._engine.batches.last_obs(i),), error=text)
 
-    # --------------------------------------------------------------------- requests of the caller
-
     def take_steps(self, envs: Selection, actions: Any) -> tuple[Selection, Any]:
         """Send other requests to envs that were lost while idle; return the rest of the steps."""
-        ids, listed = envs.ids, envs.ids.tolist()
-        lost = [i for i in listed if i in self.failed]
+        listed = envs.ids.tolist()
+        lost = {i: self._request_after(i, self.failed[i].error) for i in listed if i in self.failed}
         if not lost:
             return envs, actions
         rows = spaces.list_actions(self._engine.block.spec.action, actions, listed)
-        action_of = dict(zip(listed, rows, strict=True))
-        self._states.mark_sent(Selection(np.array(lost)), STEPPING)
-        for i in lost:
-            request = self._request_after(i, self.failed[i].error)
-            self.failed[i].request = request
-            if not self.failed[i].broken:
-                self._flight.send_again(i, request)
-        rest = ids[~np.isin(ids, lost)]
-        return Selection(rest), [action_of[i] for i in rest.tolist()]
+        return self._send_lost(envs, STEPPING, lost, rows)
 
     def take_resets(
         self, envs: Selection, requests: Sequence[Request]
     ) -> tuple[Selection, Sequence[Request]]:
-        """Keep the resets of envs that must be recreated first; return the others."""
+        """Send the resets of envs that have failed, with their errors; return the others."""
         if not self.restarts:
             return envs, requests
-        ids = envs.ids
-        request_of = dict(zip(ids.tolist(), requests, strict=True))
-        for i in request_of.keys() & self.failed.keys():
-            request_of[i] = request_of[i]._replace(error=self.failed[i].error.text)
-            self.failed[i].request = request_of[i]
-        self._resets.update(request_of)
-        broken = [i for i in request_of if i in self.failed and self.failed[i].broken]
-        if broken:
-            self._states.mark_sent(Selection(np.array(broken)), RESETTING)
-            ids = ids[~np.isin(ids, broken)]
-            envs = Selection(ids)
-        return envs, [request_of[i] for i in ids.tolist()]
+        reset_of = dict(zip(envs.ids.tolist(), requests, strict=True))
+        failed = {i: each.error.text for i, each in self.failed.items() if i in reset_of}
+        lost = {i: reset_of[i]._replace(error=text) for i, text in failed.items()}
+        self._resets.update(reset_of | lost)
+        return self._send_lost(envs, RESETTING, lost, requests) if lost else (envs, requests)
+
+    def _send_lost(
+        self, envs: Selection, state: int, lost: dict[int, Request], values: Sequence[Any]
+    ) -> tuple[Selection, list[Any]]:
+        """Send the requests ``lost``, now or when their envs are recreated; return the others."""
+        self._states.mark_sent(Selection(np.array(list(lost))), state)
+        for i, request in lost.items():
+            self.failed[i].request = request
+            if not self.failed[i].broken:
+                self._flight.send_again(i, request)
+        left = [k for k, i in enumerate(envs.ids.tolist()) if i not in lost]
+        return Selection(envs.ids[left]), [values[k] for k in left]
 
     def cancelled(self, ids: Sequence[int]) -> None:
         """Drop the requests of these envs; an error is reported with the next one."""
@@ -194,24 +190,18 @@ class Recovery:
             if i in self.failed:
                 self.failed[i].request = None
 
-    # ----------------------------------------------------------------------------------- recreate
-
-    def _waiting(self) -> list[tuple[int, Failed]]:
-        """Return the envs in flight that must be recreated."""
-        return [(i, each) for i, each in self.failed.items() if each.broken and each.request]
-
     def run_jobs(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
-        for i, failed in self._waiting():
-            if failed.due <= time.monotonic() and not self._hosts.of(i).is_restarting:
+        for i, failed in list(self.failed.items()):
+            if failed.request is None or not failed.broken or self._hosts.of(i).is_restarting:
+                continue
+            wait = max(failed.due - time.monotonic(), 0.0)
+            if not wait:
                 try:
                     self._recreate_failed(i)
                 except EnvError as error:
                     self._flight.fail(i, error)
-        for i, failed in self._waiting():
-            if not self._hosts.of(i).is_restarting:
-                wait = max(failed.due - time.monotonic(), 0.0)
-                left = wait if left is None else min(left, wait)
+            left = wait if left is None else min(left, wait)
         return left
 
     def _recreate_failed(self, i: int) -> None:
@@ -228,12 +218,13 @@ class Recovery:
             if failure.env_id != i:
                 text = f"env {i}: its process was not restarted: {failure.message}"
                 failure = EnvError(text, (i,), "restart", failure.details)
-            if not self._has_budget(i, failure):
+            due = self._count_failure(i, failure)
+            if due is None:
                 if host.is_dead:
                     self._states.mark_dead(i, failure)
                 raise failure  # noqa: B904 - it has its cause
             request = None if failed.request is None else self._request_after(i, failure)
-            self.failed[i] = Failed(failure, self._due(i), request)
+            self.failed[i] = Failed(failure, due, request)
 
     def _restart_process(self, host: ProcessHost) -> bool:
         """Restart an ended process, unless that has begun; whether its envs are made.
@@ -241,9 +232,8 @@ class Recovery:
         They are not configured yet. EnvError if an env_fn raised, or the process ended while it
         started; OSError if it does not start.
         """
-        assert self._hosts.group is not None  # noqa: S101 - its process has ended
         if not host.restarting:
-            self._hosts.group.restart(host)
+            self._group.restart(host)
         if host.is_restarting:
             return False
         host.restarting = False
@@ -274,11 +264,12 @@ class Recovery:
             restarts[ids] -= 1
             raise
         self._new.difference_update(ids)
-        self._states.mark_recreated(i for i in ids if by_hand or self._states.state[i] == DEAD)
         if self._flight.recorder is not None:
             self._flight.recorder.recreated(ids, requests)
         for i, request in zip(ids, requests, strict=True):
             positions.mark_recreated(i)
+            if by_hand or self._states.state[i] == DEAD:
+                self._states.mark_recreated(i)
             if by_hand:
                 self._failures[i] = 0
             failed = self.failed.get(i)
@@ -332,8 +323,6 @@ class Recovery:
                     self._states.state[i] = LOST
                 del self.failed[i]
 
-    # ---------------------------------------------------------------------- by a call of the user
-
     def mend(self, ids: IdArray) -> None:
         """Recreate those of these envs that have failed; EnvError: one used its restarts."""
         for i in ids.tolist() if self.failed else ():
@@ -342,7 +331,7 @@ class Recovery:
                 self._flight.refuse_if_closed()
                 self._recreate_failed(i)
                 if self._hosts.of(i).is_restarting:
-                    self._await_restart()
+                    self._notice_ends(wait=True)
 
     def revive(self, ids: IdArray) -> None:
         """Restart the processes of these envs that ended; ``run_jobs`` restarts no DEAD env."""
@@ -371,7 +360,7 @@ class Recovery:
                     self._recreate(host.ids, by_hand=True)
                     dead.remove(host)
             if dead:
-                self._await_restart()
+                self._notice_ends(wait=True)
         if len(living):
             self._recreate(living.tolist(), by_hand=True)
 
@@ -380,7 +369,7 @@ class Recovery:
 
         If it raises EnvError, because an env_fn did or spaces differ, all envs go on as they were.
         """
-        hosts, group = self._hosts, self._hosts.group
+        hosts, group = self._hosts, self._group
         self._notice_ends()
         fn_of = dict(zip(ids.tolist(), env_fns, strict=True))
         ended = [i for i in fn_of if hosts.of(i).is_dead]
@@ -404,12 +393,11 @@ class Recovery:
 
     def _start_others(self, fn_of: dict[int, Callable[[], Any]]) -> None:
         """Restart the processes of these envs, which have ended, with other envs; see ``swap``."""
-        hosts, group, recorder = self._hosts, self._hosts.group, self._flight.recorder
-        assert group is not None  # noqa: S101 - a process has ended
+        hosts, recorder = self._hosts, self._flight.recorder
         before = {host: host.env_fns.copy() for host in map(hosts.of, fn_of)}
         try:
             for i, env_fn in fn_of.items():
-                group.set_env_fn(hosts.of(i), i, env_fn)
+                self._group.set_env_fn(hosts.of(i), i, env_fn)
             requests = [Request("env_fn", (env_fn,)) for env_fn in fn_of.values()]
             if recorder is not None and (note := recorder.asks(list(fn_of), requests)):
                 note(())
@@ -429,18 +417,14 @@ class Recovery:
             text = f"its spaces are {made[:2]}, but the env in its place has {old[:2]}"
             raise env_error(ValueError(text), i, "env_fn")
 
-    def _notice_ends(self) -> None:
-        if self._hosts.group is not None:
-            self._hosts.group.connection.fetch(self._engine.arrivals.chunks, 0, 0)
+    def _notice_ends(self, *, wait: bool = False) -> None:
+        """Handle processes that have ended; ``wait`` for the next event of a process."""
+        if self._group is not None:
+            self._flight.refuse_if_closed()
+            left = self._group.timeout(None) if wait else 0
+            self._group.connection.fetch(self._engine.arrivals.chunks, 0, left)
             self._flight.handle_ended_processes()
             self._engine.arrivals.drop_stale()
-
-    def _await_restart(self) -> None:
-        group = self._hosts.group
-        assert group is not None  # noqa: S101 - one is being restarted
-        self._flight.refuse_if_closed()
-        group.connection.fetch(self._engine.arrivals.chunks, 0, group.timeout(None))
-        self._flight.handle_ended_processes()
 
     def _end_hung(self, ids: IdArray) -> None:
         """Kill the processes of these envs that do not answer: they carry out a cancelled step.
@@ -448,7 +432,7 @@ class Recovery:
         A process that steps an env in flight is only late: it is waited for.
         """
         hosts = self._hosts
-        while hosts.group is not None and len(ids):
+        while self._group is not None and len(ids):
             call = Call(self._engine, ids, [_PING] * len(ids), observed=False)
             try:
                 call.send()
@@ -456,9 +440,13 @@ class Recovery:
             except TimeoutError:
                 in_flight = self._states.in_flight()
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]
-                if hung:
-                    hosts.kill_hung(hung)
-                    self._flight.handle_ended_processes()
+                for host in {hosts.of(i) for i in hung}:
+                    text = name_ids([i for i in hung if i in host.ids])
+                    host.end(f"{text} did not answer after a request was cancelled")
+                    if not host.ended:
+                        fact = f"{text}: its process does not end"
+                        raise EnvError(fact, hung, "restart") from None
+                self._flight.handle_ended_processes()
             except EnvError:
                 pass  # a process has ended: it is restarted
             else:

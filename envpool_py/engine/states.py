@@ -1,19 +1,18 @@
 """The state of each env: a table with one row per env.
 
 An env is in flight from the moment a request is sent until its result is returned, and accepts no
-other request meanwhile. Every request has a token (``env.request_tokens``).
+other request meanwhile. Every request has a token (``env.request``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from numpy.typing import NDArray
 
-from envpool_py.env.request_tokens import GENERATION
+from envpool_py.env.request import GENERATION
 from envpool_py.errors import EnvError, WorkerDiedError, name_ids
 from envpool_py.ids import IdArray, Selection
 
@@ -166,12 +165,11 @@ class States:
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = DEAD
 
-    def mark_recreated(self, ids: Iterable[int]) -> None:
-        """Mark these envs as recreated; those in flight keep their requests."""
-        for i in ids:
-            self.deaths.pop(i, None)
-            if not STEPPING <= self.state[i] < DEAD:
-                self.state[i] = NEVER_RESET
+    def mark_recreated(self, i: int) -> None:
+        """Mark env ``i`` as recreated; in flight it keeps its request."""
+        self.deaths.pop(i, None)
+        if not STEPPING <= self.state[i] < DEAD:
+            self.state[i] = NEVER_RESET
 
     def mark_as_reset(self) -> None:
         """Let envs that were never reset accept a step."""

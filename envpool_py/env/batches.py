@@ -65,7 +65,7 @@ class Batches:
     def _join(self, parts: list[Any], count: int) -> Any:
         """Join the arrays of the leaves into the observations that the caller gets."""
         if not self._columns:
-            return np.fromiter(spaces.join_rows(self._layout, parts, count), object, count)
+            return spaces.as_rows(self._layout, parts, count)
         columns = [
             part if leaf.code is None else np.fromiter(leaf.code.decode(part), object, count)
             for leaf, part in zip(self._block.obs_leaves, parts, strict=True)
@@ -119,5 +119,5 @@ class Batches:
         ]
 
     def last_obs(self, i: int) -> Any:
-        """Return a copy of the last observation of env ``i`` that the caller got."""
-        return spaces.copy_row(self._layout, self._last, i)
+        """Return the last observation of env ``i`` that the caller got; the next overwrites it."""
+        return spaces.join_rows(self._layout, [column[i : i + 1] for column in self._last], 1)[0]

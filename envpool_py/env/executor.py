@@ -53,15 +53,11 @@ class FinalInfo(dict[str, Any]):
 
 
 class EnvSpaces(NamedTuple):
-    """The spaces of an env, None if it has none, and the shape of its reward.
-
-    The flags of a ``turn_based`` env belong to one agent; its infos have ``env_done``.
-    """
+    """The spaces of an env, None if it has none, and the shape of its reward."""
 
     observation_space: gym.Space[Any] | None
     action_space: gym.Space[Any] | None
     reward_shape: tuple[int, ...]
-    turn_based: bool = False
 
 
 class Executor:
@@ -78,7 +74,7 @@ class Executor:
         #: it; returns what ``final_obs`` is in the info of the row.
         self.keep_final: Callable[[Any], Any] = spaces.snapshot
         #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
-        self.to_check = {checks.RESET, checks.STEP, checks.OVER}
+        self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END}
         self.times: StepTimes | None = None
         self.heartbeat: Heartbeat | None = None
         self._prepared: Executor | None = None
@@ -156,9 +152,9 @@ class Executor:
         self.position: Position = episode, over
         self._restarts, self._is_new = restarts, restarts > 0
         if options.validate == ALWAYS:
-            self.to_check |= {checks.RESET, checks.STEP}
+            self.to_check |= {checks.ON_RESET, checks.ON_STEP}
         elif options.validate == OFF:
-            self.to_check -= {checks.RESET, checks.STEP}
+            self.to_check -= {checks.ON_RESET, checks.ON_STEP}
 
     def _recreate(self) -> None:
         with contextlib.suppress(Exception):
@@ -169,7 +165,9 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
-        plain = self._pending is None and self._turns is None and checks.STEP not in self.to_check
+        plain = (
+            self._pending is None and self._turns is None and checks.ON_STEP not in self.to_check
+        )
         if not plain or self._past_end:
             return self
         if self.times is None and self.heartbeat is None:
@@ -178,23 +176,18 @@ class Executor:
 
     def env_spaces(self) -> EnvSpaces:
         """Return the facts that a pool needs before the first reset."""
-        found = [getattr(self.env, f"{of}_space", None) for of in ("observation", "action")]
-        for space in found:
+        obs, action = (getattr(self.env, f"{of}_space", None) for of in ("observation", "action"))
+        for space in (obs, action):
             if space is not None and not isinstance(space, gym.Space):
                 kind = f"{type(self.env).__name__} has a space that is not Gymnasium's, {space!r}"
                 raise TypeError(f"{kind}{checks.OLD_GYM}")
-        return EnvSpaces(
-            found[0],
-            found[1],
-            reward_shape(lookup(self.env, "reward_space", None)),
-            self._turns is not None,
-        )
+        return EnvSpaces(obs, action, reward_shape(lookup(self.env, "reward_space", None)))
 
     @property
     def _past_end(self) -> bool:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
         waits = self.position[1] and self._options.autoreset_mode is None
-        return waits and checks.OVER in self.to_check
+        return waits and checks.AFTER_END in self.to_check
 
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
@@ -206,11 +199,11 @@ class Executor:
             self.inner = "reset"
             return self._pending()
         if self._past_end:
-            self.to_check.remove(checks.OVER)
-            self.warn(checks.OVER, "an env was stepped after its episode ended; reset it")
+            self.to_check.remove(checks.AFTER_END)
+            self.warn(checks.AFTER_END, "an env was stepped after its episode ended; reset it")
         row = self._instrumented_step(action)
         if isinstance(row, (tuple, list)) and len(row) == 5:
-            self._check(checks.STEP, row[0], row[1], action)
+            self._check(checks.ON_STEP, row[0], row[1], action)
         # A list makes the step loop call `finish`, which updates the stepper.
         return list(row) if type(row) is tuple else row
 
@@ -308,7 +301,7 @@ class Executor:
         seed, options = kwargs.get("seed"), kwargs.get("options")
         rules = self._options
         is_lost = self._closed and self._is_new
-        if is_lost or (rules.recycle is not None and self._resets >= rules.recycle):
+        if is_lost or (rules.recycle and self._resets >= rules.recycle):
             self.inner = "env_fn"
             self._recreate()
         root, episode = self._root if seed is None else seed, self.position[0] + 1
@@ -343,8 +336,8 @@ class Executor:
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
-        if checks.RESET in self.to_check:
-            self._check(checks.RESET, obs, None)
+        if checks.ON_RESET in self.to_check:
+            self._check(checks.ON_RESET, obs, None)
         self._root, self.position = root, (episode, False)
         self._pending = None
         self.inner, self._is_new = "", False
@@ -352,12 +345,12 @@ class Executor:
         return obs, info
 
     def _timed_reset(self, **kwargs: Any) -> Any:
-        assert self.heartbeat is not None  # noqa: S101 - else this is not called
-        self.heartbeat.enter()
+        heartbeat: Any = self.heartbeat
+        heartbeat.enter()
         try:
             return self.env.reset(**kwargs)
         finally:
-            self.heartbeat.leave()
+            heartbeat.leave()
 
     def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
@@ -375,17 +368,17 @@ class Executor:
         if self._options.validate != ALWAYS:
             self.to_check.remove(what)
         space = getattr(self.env, "observation_space", None)
-        found = {
-            checks.OBS: checks.complaint(space, obs) if isinstance(space, gym.Space) else None,
-            checks.REWARD: checks.reward_complaint(reward),
-        }
+        found = {checks.REWARD: checks.reward_complaint(reward)}
+        if isinstance(space, gym.Space):
+            found = {checks.OBS: checks.complaint(space, obs), **found}
         for kind, text in found.items():
-            if text is not None and checks.has_nan(action):
+            if text is None:
+                continue
+            if checks.has_nan(action):
                 text = f"the action has nan, and then {text}; check your policy"  # noqa: PLW2901
-            if text is not None and self._options.validate == ALWAYS:
+            if self._options.validate == ALWAYS:
                 raise ValueError(text)
-            if text is not None:
-                self.warn(kind, text)
+            self.warn(kind, text)
 
     def get_attr(self, name: str) -> Any:
         return lookup(self.env, name)

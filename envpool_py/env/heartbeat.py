@@ -10,8 +10,7 @@ import numpy as np
 
 from envpool_py.env.spaces import Array
 
-#: The length of a heartbeat: the env in a request, the start of the request, the frames handled,
-#: the number of the thread.
+#: The length of a heartbeat; ``worker.watchdog`` says what the numbers are.
 NUMBERS = 4
 
 

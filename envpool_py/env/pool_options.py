@@ -227,7 +227,7 @@ class ProcessOptions:
         return [one.name for one in fields if getattr(self, one.name) != one.default]
 
 
-class Options(NamedTuple):
+class AllOptions(NamedTuple):
     """All options of a pool."""
 
     pool: PoolOptions
@@ -236,20 +236,20 @@ class Options(NamedTuple):
     processes: ProcessOptions
 
 
-KINDS: tuple[type, ...] = (PoolOptions, EnvOptions, RecoveryOptions, ProcessOptions)
+CLASSES: tuple[type, ...] = (PoolOptions, EnvOptions, RecoveryOptions, ProcessOptions)
 
 
-def split(keywords: Mapping[str, Any]) -> Options:
+def split(keywords: Mapping[str, Any]) -> AllOptions:
     """Make the options from these keywords, all of which are options.
 
     Raises:
         TypeError, ValueError, OSError: an option is wrong.
     """
     parts: list[Any] = []
-    for kind in KINDS:
-        names = [one.name for one in dataclasses.fields(kind) if one.name in keywords]
-        parts.append(kind(**{name: keywords[name] for name in names}))
-    options = Options(*parts)
+    for cls in CLASSES:
+        names = [one.name for one in dataclasses.fields(cls) if one.name in keywords]
+        parts.append(cls(**{name: keywords[name] for name in names}))
+    options = AllOptions(*parts)
     if options.pool.record is not None and options.env.reset_fn is not None:
         raise ValueError(
             "record: not possible with reset_fn, because a record cannot hold what the function"

@@ -14,8 +14,8 @@ from envpool_py.env import spaces
 from envpool_py.errors import name_ids, ordinary, warn
 
 #: The rows that are checked: of resets, of steps, of steps after the end of an episode.
-RESET, STEP, OVER = "reset", "step", "over"
-#: The kinds of warnings about rows; ``OVER`` is a third kind.
+ON_RESET, ON_STEP, AFTER_END = "reset", "step", "over"
+#: The kinds of warnings about rows; ``AFTER_END`` is a third kind.
 OBS, REWARD = "obs", "reward"
 #: Ends an error that the old interface of gym causes.
 OLD_GYM = "; an env with gym's old interface needs the wrapper envpool_py.wrappers.OldGymEnv"
@@ -81,7 +81,7 @@ def _warning(kind: str, texts: Mapping[int, str]) -> str:
     """Return the warning for the texts found in some envs, all of one kind."""
     ids = sorted(texts)
     first = texts[ids[0]]
-    if kind != OVER:
+    if kind != AFTER_END:
         of = "" if set(texts.values()) == {first} else f" in env {ids[0]}"
         return f'{name_ids(ids)}: {first}{of}; pass validate="off" to silence this'
     ended = f"its episode ended; call reset({ids[0]})"

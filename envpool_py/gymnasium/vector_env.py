@@ -20,7 +20,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
-from envpool_py.engine.asking import Call
+from envpool_py.engine.calls import Call
 from envpool_py.engine.states import INTERRUPTED
 from envpool_py.env.pool_options import NEXT_STEP, autoreset_mode_of
 from envpool_py.env.request import Request
@@ -33,11 +33,11 @@ from envpool_py.pool.backends import ShmemVectorEnv
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.interface import PoolInterface
-from envpool_py.pool.option_names import WHOLE, check_options, one_of
+from envpool_py.pool.options import WHOLE, check_options, one_of
 from envpool_py.worker.builtin_workers import DummyEnvWorker
 
 #: The options of a pool that ``VectorEnv`` takes.
-_OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "start_method", "max_concurrency"}
+_OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "max_concurrency"}
 _OPTIONS -= {"env_fns", *WHOLE}
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there

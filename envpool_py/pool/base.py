@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from envpool_py import env_names, seeding
 from envpool_py import ids as ids_
-from envpool_py.engine import asking
+from envpool_py.engine import calls
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
 from envpool_py.env.block import StepResult
-from envpool_py.env.pool_options import EnvOptions, check_timeout, split
-from envpool_py.env.pool_options import Options as PoolOptions
+from envpool_py.env.pool_options import AllOptions, EnvOptions, check_timeout, split
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, warn
@@ -33,8 +32,7 @@ from envpool_py.pool import arguments, call_guard, stats
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
-from envpool_py.pool.option_names import check_options
-from envpool_py.pool.option_signatures import AllOptions, spell_out
+from envpool_py.pool.options import ProcessPoolKeywords, check_options, spell_out
 from envpool_py.pool.space_list import Spaces
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
@@ -49,7 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
-@spell_out(AllOptions)
+@spell_out(ProcessPoolKeywords)
 class BaseVectorEnv:
     """A pool of envs, each with an id, stepped in whole or partial batches.
 
@@ -87,7 +85,9 @@ class BaseVectorEnv:
         worker_fn: Callable[[Callable[[], Any]], EnvWorker],
         wait_num: int | None = None,
         timeout: float | None = None,
-        **options: Unpack[AllOptions],
+        *,
+        num_processes: int | None = None,
+        **options: Unpack[ProcessPoolKeywords],
     ) -> None:
         self.is_closed = True  # until construction has succeeded
         self._pid = os.getpid()
@@ -97,7 +97,7 @@ class BaseVectorEnv:
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
         self._timeout = check_timeout("timeout", timeout)
         check_options(BaseVectorEnv.__init__, type(self).__name__, options)
-        self._options = split(options)
+        self._options = split({**options, "num_processes": num_processes})
         self.strict_timeout = self._options.pool.strict_timeout
         self.workers: list[EnvWorker] = []
         hosts: Hosts | None = None
@@ -561,16 +561,16 @@ class BaseVectorEnv:
     def _ask(self, ids: Ids, request: Request) -> list[Any]:
         selected = self._select(ids).ids
         self.engine.states.check_free(selected)
-        return asking.ask(self.engine, selected, [request] * len(selected))
+        return calls.ask(self.engine, selected, [request] * len(selected))
 
 
-def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> None:
+def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> None:
     """Configure workers and executors, and add recovery and recording to the engine."""
     engine = pool.engine
     engine.flight.recovery = recovery = Recovery(engine)
 
     def ask(i: int, request: Request) -> Any:
-        return asking.ask(engine, np.array([i], dtype=np.intp), [request])[0]
+        return calls.ask(engine, np.array([i], dtype=np.intp), [request])[0]
 
     for i, worker in enumerate(pool.workers):
         if isinstance(worker, SubprocEnvWorker):

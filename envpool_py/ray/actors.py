@@ -28,7 +28,7 @@ from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.pool_options import ProcessOptions
-from envpool_py.env.request_tokens import RESET
+from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
@@ -216,7 +216,8 @@ class Actors(ProcessGroup):
 
     def _open(self) -> None:
         remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)
-        shared: Any = SimpleNamespace(make=remote(EnvActor).remote, options=self._options)
+        make = partial(remote(EnvActor).remote, concurrent=self._options.concurrent)
+        shared: Any = SimpleNamespace(make=make, options=self._options)
         self._add_hosts(ActorHost, None, shared)
 
     def make_block(self, spec: Spec) -> Block:
@@ -232,7 +233,8 @@ class Actors(ProcessGroup):
 
     def describe(self) -> str:
         """What a pool's ``repr`` says of its actors."""
-        return f", num_actors={len(self.hosts)}"
+        text = f", num_actors={len(self.hosts)}"
+        return text + (", concurrent=True" if self._options.concurrent else "")
 
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill actors past their deadline, then those with a stuck env, and yield its error."""

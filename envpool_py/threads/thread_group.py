@@ -184,7 +184,7 @@ class ThreadGroup(ProcessGroup):
         super().__init__(env_fns, context, num_threads, options)
         self.connection = ThreadConnection(self.hosts)  # type: ignore[arg-type]
 
-    def starting(self, **_: Any) -> contextlib.AbstractContextManager[None]:
+    def starting(self, **_: Any) -> Any:
         return contextlib.nullcontext()
 
     def _check_context(self, context: Any) -> Any:

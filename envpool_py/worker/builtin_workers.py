@@ -7,8 +7,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from envpool_py.env.executor import Executor
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import GENERATION
+from envpool_py.env.request import GENERATION, Request
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.process_group import ProcessGroup

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import reduction
 from operator import length_hint
@@ -30,10 +30,10 @@ from envpool_py.env.executor import Executor, claim_instance
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
 from envpool_py.env.pool_options import ProcessOptions
-from envpool_py.env.request_tokens import ID_MASK, TOKEN_BYTES, pack_token
+from envpool_py.env.request import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.errors import pack_failure
-from envpool_py.worker import cores_and_threads, frames, parent_connection
+from envpool_py.worker import cores_and_threads, descriptors, frames
 from envpool_py.worker.child_connection import ChildConnection, Spinning
 from envpool_py.worker.watchdog import show_stacks
 
@@ -263,12 +263,9 @@ def run_threads(
     while kind != frames.CLOSE:
         kind, body = end.receive()
         handled += 1
-        if kind <= frames.TOKENS_EARLY:
-            for token in memoryview(body).cast("q").tolist():
-                lanes[token & ID_MASK].inbox.put((kind, pack_token(token)))
-        elif kind == frames.REQUESTS:
-            for pair in pickle.loads(body):  # noqa: S301 - from our own parent
-                lanes[pair[0] & ID_MASK].inbox.put((kind, pickle.dumps([pair])))
+        if kind <= frames.REQUESTS:
+            for i, own in one_by_one(kind, body):
+                lanes[i].inbox.put((kind, own))
         else:
             block = open_block(body) if kind == frames.ATTACH else None
             if block is not None and block.spec.timed:
@@ -279,6 +276,16 @@ def run_threads(
             heartbeat.count(handled)
     for thread in threads:
         thread.join()
+
+
+def one_by_one(kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Split the body of a frame with requests: each env, and the body of a frame for it alone."""
+    if kind == frames.REQUESTS:
+        for token, data in pickle.loads(body):  # noqa: S301 - from our own parent
+            yield token & ID_MASK, pickle.dumps([(token, data)])
+    else:
+        for token in memoryview(body).cast("q").tolist():
+            yield token & ID_MASK, pack_token(token)
 
 
 def _die_with_parent(alive: int) -> None:
@@ -297,12 +304,12 @@ def _die_with_parent(alive: int) -> None:
             fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())
             fcntl.fcntl(pipe, 10, signal.SIGKILL)  # F_SETSIG, without a name before Python 3.13
             fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-            if parent_connection.is_readable(pipe, 0):  # the parent has ended already
+            if descriptors.is_readable(pipe, 0):  # the parent has ended already
                 os.killpg(0, signal.SIGKILL)
             return
 
     def watch() -> None:
-        parent_connection.is_readable(alive, None)
+        descriptors.is_readable(alive, None)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True, name="envpool_py parent").start()

@@ -12,10 +12,9 @@ from typing import Any
 
 from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Block
+from envpool_py.env.block_io import actions_of
 from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
-from envpool_py.env.obs_writer import actions_of
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ID_MASK, RESET
+from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.errors import env_error, ordinary
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.inline_host import InlineHost

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from envpool_py.env.block import Beside, Block
-from envpool_py.env.executor import EnvSpaces
+from envpool_py.env.block import Beside
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError
 
@@ -20,7 +19,7 @@ class Host(Protocol):
     A host gets requests with their tokens, carries them out in the order in which they came, writes
     rows into the block, and reports the tokens of finished requests. Values that the block cannot
     hold, and errors, wait in the host for ``take_item``. A new backend is a class with these
-    methods; if its processes can end, see ``ProcessHost``.
+    methods; see ``ProcessHost`` if its processes can end, ``InlineHost`` if this process runs it.
 
     Attributes:
         ids: the envs of this host.
@@ -54,34 +53,3 @@ class Host(Protocol):
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""
-
-
-class LocalHost(Host, Protocol):
-    """A host that carries out requests in ``run``, which the engine calls while it waits.
-
-    Attributes:
-        measures: whether steps can be timed.
-    """
-
-    measures: bool
-
-    def spaces(self) -> dict[int, EnvSpaces]:
-        """Return copies of the envs' spaces by id, so that sampling does not change the env's."""
-
-    def attach(self, block: Block) -> None:
-        """Write rows into this block from now on."""
-
-    def run(
-        self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
-    ) -> bool:
-        """Carry out requests, the oldest first; only those of the envs ``only`` unless None.
-
-        The tokens of finished requests go to ``chunks``. Return after ``limit`` requests, or after
-        ``seconds``; False if there were no requests.
-        """
-
-    def settle(self, chunks: list[bytes]) -> list[int]:
-        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
-
-    def close(self) -> list[EnvError]:
-        """Close the envs; return the errors."""

@@ -14,16 +14,15 @@ from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
 from envpool_py.env.pool_options import SAME_STEP, ProcessOptions
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ID_MASK, RESET
+from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.env.spaces import Array
-from envpool_py.errors import EnvError, name_ids, naming_env
+from envpool_py.errors import EnvError, naming_env
 from envpool_py.ids import IdArray
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.builtin_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.custom_host import CustomHost
-from envpool_py.worker.host import Host, LocalHost, Send
+from envpool_py.worker.host import Host, Send
 from envpool_py.worker.inline_host import InlineHost
 from envpool_py.worker.process_group import ProcessGroup
 
@@ -43,12 +42,12 @@ class Hosts:
     """
 
     def __init__(
-        self, num_envs: int, group: ProcessGroup | None, make_local: Callable[[], list[LocalHost]]
+        self, num_envs: int, group: ProcessGroup | None, make_local: Callable[[], list[InlineHost]]
     ) -> None:
         self.num_envs = num_envs
         self.group = group
         self._make_local = make_local
-        self.local: list[LocalHost] = []
+        self.local: list[InlineHost] = []
         self.spin_for = 0.0
         self.closing = threading.Event()
         self.restarts = np.zeros(num_envs, dtype=np.int64)
@@ -125,14 +124,6 @@ class Hosts:
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""
         return {i for host in self.all for i in host.cancel(ids.intersection(host.ids))}
-
-    def kill_hung(self, stuck: Sequence[int]) -> None:
-        """Kill the processes of these envs, which do not answer."""
-        for host in {self.of(i) for i in stuck}:
-            text = name_ids([i for i in stuck if i in host.ids])
-            host.end(f"{text} did not answer after a request was cancelled")
-            if not host.ended:
-                raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
 
     def describe(self) -> str:
         if self.group is None:
@@ -228,7 +219,7 @@ def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     return None
 
 
-def _make_inline(ids: Sequence[int], makers: Sequence[Callable[[], Executor]]) -> list[LocalHost]:
+def _make_inline(ids: Sequence[int], makers: Sequence[Callable[[], Executor]]) -> list[InlineHost]:
     """Return the host of the envs in this process; no host if there are no envs."""
     executors: dict[int, Executor] = {}
     claimed: dict[int, int] = {}

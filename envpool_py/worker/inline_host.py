@@ -23,15 +23,18 @@ from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces, Executor, interrupts
 from envpool_py.env.info_codec import KEPT
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ASK, ID_MASK
+from envpool_py.env.request import ASK, ID_MASK, Request
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.errors import EnvError, env_error
 from envpool_py.worker.host import Send
 
 
 class InlineHost:
-    """Envs in the calling process, each with an executor; see ``host.LocalHost``."""
+    """Envs in the calling process, each with an executor; see ``Host``.
+
+    Attributes:
+        measures: whether steps can be timed.
+    """
 
     measures = True
     is_dead = is_restarting = False
@@ -48,6 +51,7 @@ class InlineHost:
         self._closed = False
 
     def spaces(self) -> dict[int, EnvSpaces]:
+        """Return copies of the envs' spaces, so that sampling does not change the env's."""
         return {
             i: EnvSpaces(*map(spaces_.snapshot, executor.env_spaces()))
             for i, executor in self._executors.items()
@@ -68,10 +72,8 @@ class InlineHost:
 
     def _keep_beside(self, token: int, beside: Beside) -> None:
         # Copies, because the env may change its values later.
-        self._beside[token & (ID_MASK | ASK)] = {
-            key: value if key == "reply" else spaces_.snapshot(value)
-            for key, value in beside.items()
-        }
+        values = beside if "reply" in beside else spaces_.snapshot(beside)
+        self._beside[token & (ID_MASK | ASK)] = values
 
     def _keep_error(self, token: int, kind: str, error: BaseException) -> None:
         if interrupts(error):
@@ -102,6 +104,11 @@ class InlineHost:
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> bool:
+        """Carry out requests, the oldest first; only those of the envs ``only`` unless None.
+
+        The engine calls this while it waits. The tokens of finished requests go to ``chunks``.
+        Return after ``limit`` requests, or after ``seconds``; False if there were no requests.
+        """
         if only is not None:
             self._fill(sorted(self._left(), key=lambda token: token & ID_MASK not in only))
             limit = min(limit, sum(token & ID_MASK in only for token in self._queue[0]))
@@ -133,6 +140,7 @@ class InlineHost:
         return begun
 
     def settle(self, chunks: list[bytes]) -> list[int]:
+        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
         begun = self._report(chunks)
         return [begun[-1] & ID_MASK] if begun else []
 

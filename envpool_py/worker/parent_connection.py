@@ -11,6 +11,7 @@ import select
 from time import perf_counter
 from typing import Any
 
+from envpool_py.worker import descriptors
 from envpool_py.worker.frames import READ, WAKE
 
 _LONGEST = 1e6  # seconds; the longest wait that the system accepts
@@ -18,45 +19,11 @@ _LONGEST = 1e6  # seconds; the longest wait that the system accepts
 _RESULTS_IN_A_ROW = 16
 
 
-def is_readable(fd: int, seconds: float | None) -> bool:
-    """Wait until ``fd`` has data or its other end is closed; False after ``seconds``."""
-    poll = select.poll()  # unlike select.select, it takes descriptors above 1023
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(None if seconds is None else seconds * 1000))
-
-
-# Descriptors that only this process may hold; every fork closes its copies. A copy of the parent's
-# end of a pipe would keep the workers alive after the parent has ended.
-_owned: set[int] = set()
-
-
-def claim(fd: int) -> int:
-    """Close ``fd`` in every process forked from now on."""
-    _owned.add(fd)
-    return fd
-
-
-def release(fd: int) -> None:
-    """Close a descriptor, claimed or not; -1: there is none."""
-    _owned.discard(fd)
-    if fd >= 0:
-        os.close(fd)
-
-
-def _close_in_fork() -> None:
-    for fd in list(_owned):
-        with contextlib.suppress(OSError):
-            release(fd)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_fork)
-
-
 class ParentConnection:
     """The results of all processes of a pool, and other descriptors to wait for.
 
-    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``.
+    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``. This
+    function returns whether the other end is closed.
     """
 
     def __init__(self) -> None:
@@ -70,7 +37,7 @@ class ParentConnection:
         """Create the descriptors; OSError if the system has too few."""
         self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
         self.results, self.theirs = os.pipe()
-        claim(self.results)
+        descriptors.claim(self.results)
         os.set_blocking(self.results, False)
         self._poll.register(self.results, select.POLLIN)
 
@@ -88,8 +55,8 @@ class ParentConnection:
         """Wait for results or for an event of a watched descriptor; append results to ``chunks``.
 
         Spin for ``spin_for`` seconds, and yield the core after each poll; then sleep. The wait ends
-        after ``timeout`` seconds in total (None: no timeout). Return whether there was an event of
-        a watched descriptor.
+        after ``timeout`` seconds in total (None: no timeout). Return whether a process has ended,
+        or has closed its connection.
         """
         if spin_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
@@ -108,8 +75,7 @@ class ParentConnection:
             if fd == self.results:
                 self.collect(chunks)
             elif (note := self._notes.get(fd)) is not None:
-                noticed = True
-                note(fd, events)
+                noticed |= note(fd, events)
         return noticed
 
     def collect(self, chunks: list[bytes]) -> bool:
@@ -137,4 +103,4 @@ class ParentConnection:
             self._poll.close()
         fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
         for fd in fds:
-            release(fd)
+            descriptors.release(fd)

@@ -33,8 +33,9 @@ from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.pool_options import ProcessOptions
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
-from envpool_py.worker import child, frames, memory, parent_connection, process_host
+from envpool_py.worker import child, descriptors, frames, process_host
 from envpool_py.worker.cores_and_threads import usable_cores
+from envpool_py.worker.parent_connection import ParentConnection
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
 
@@ -54,9 +55,6 @@ class ProcessGroup:
     #: The option for the number of hosts.
     counted = "num_processes"
 
-    def starting(self, *, warn_of_forks: bool) -> contextlib.AbstractContextManager[None]:
-        return _starting(warn_of_forks=warn_of_forks)
-
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -75,22 +73,65 @@ class ProcessGroup:
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
-        self.connection = parent_connection.ParentConnection()
+        self.connection = ParentConnection()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _check_context(self, context: Any) -> Any:
+        """Return the multiprocessing context of that name; None: multiprocessing's default."""
         if lacks := missing():
             text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
             raise NotImplementedError(f"{text}; use ThreadVectorEnv or DummyVectorEnv")
-        return _check_context(context)
+        if context is None or isinstance(context, str):
+            names = multiprocessing.get_all_start_methods()
+            if context is not None and context not in names:
+                known = f"context, or start_method, must be one of {', '.join(names)}"
+                raise ValueError(f"cannot find context for {context!r}: {known}")
+            context = multiprocessing.get_context(context)
+        elif not isinstance(context, BaseContext):
+            text = "context must be a start method or a multiprocessing context"
+            raise TypeError(f"{text}, got {context!r}")
+        with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or in part
+            if context.get_start_method() == "fork" and sys.modules["torch"].cuda.is_initialized():
+                text = "worker processes are forked from a process that uses CUDA, which CUDA does"
+                hint = 'not survive; pass context="spawn" or context="forkserver"'
+                warn(f"{text} {hint}", RuntimeWarning)
+        return context
+
+    @contextlib.contextmanager
+    def starting(self, *, warn_of_forks: bool) -> Iterator[None]:
+        """Defer Ctrl-C while processes start; issue Python's warning about forks at most once.
+
+        An interrupt during a fork would be lost in callbacks, or reach a child that does not have
+        its own process group yet. Python 3.12 warns of every fork in a program with threads.
+        """
+        noted: list[Any] = []
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGINT) if main else None
+        try:  # another signal's handler may raise at any line
+            if before is not None:
+                signal.signal(signal.SIGINT, lambda *args: noted.append(args))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                yield
+        finally:
+            if before is not None:
+                signal.signal(signal.SIGINT, before)
+                if noted:
+                    signal.raise_signal(signal.SIGINT)
+        for one in caught:
+            if "multi-threaded, use of fork" not in str(one.message):
+                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            elif warn_of_forks:
+                warn_of_forks = False
+                warn(f'{one.message}; pass context="forkserver"', DeprecationWarning)
 
     def _open(self) -> None:
         """Create the descriptors that the processes share; OSError if that fails."""
         self.connection.open()
         self._fds += os.pipe()
-        self._fds.append(memory.create())
+        self._fds.append(descriptors.create_memory())
         theirs, ours, self._memory = self._fds
-        parent_connection.claim(ours)
+        descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
         shared = child.Shared(may_spin, self._options, self.connection.theirs, self._memory, theirs)
         self._add_hosts(ProcessHost, self.context, shared)
@@ -159,7 +200,7 @@ class ProcessGroup:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
         spec = spec._replace(timed=limit is not None)
-        block = Block(spec, memory.allocate(self._memory, nbytes(spec)))
+        block = Block(spec, descriptors.allocate_memory(self._memory, nbytes(spec)))
         if limit is not None:
             self.watchdog = Watchdog(limit, block.heartbeats)
         self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
@@ -237,7 +278,7 @@ class ProcessGroup:
             self._finalizer.cancel()
             self.connection.close()
             while self._fds:
-                parent_connection.release(self._fds.pop())
+                descriptors.release(self._fds.pop())
             self.watchdog = None  # its heartbeats are in the memory of the block
         return [error for host in self.hosts for error in host.close_errors]
 
@@ -265,50 +306,3 @@ def _kill_slow(
         host.end(f"{who}{fact}")
     text = f"{fact}{line}; its {host.kind} {host.killed}"
     return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
-
-
-def _check_context(context: str | BaseContext | None) -> BaseContext:
-    """Return the multiprocessing context of that name; None: multiprocessing's default."""
-    if context is None or isinstance(context, str):
-        names = multiprocessing.get_all_start_methods()
-        if context is not None and context not in names:
-            raise ValueError(f"context must be one of {', '.join(names)}, got {context!r}")
-        context = multiprocessing.get_context(context)
-    elif not isinstance(context, BaseContext):
-        text = "context must be a start method or a multiprocessing context"
-        raise TypeError(f"{text}, got {context!r}")
-    with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or only in part
-        if context.get_start_method() == "fork" and sys.modules["torch"].cuda.is_initialized():
-            text = "worker processes are forked from a process that uses CUDA, which CUDA does not"
-            hint = 'survive; pass context="spawn" or context="forkserver"'
-            warn(f"{text} {hint}", RuntimeWarning)
-    return context
-
-
-@contextlib.contextmanager
-def _starting(*, warn_of_forks: bool) -> Iterator[None]:
-    """Defer Ctrl-C while processes start, and issue Python's warning about forks at most once.
-
-    An interrupt during a fork would be lost in callbacks, or reach a child that does not have its
-    own process group yet. Python 3.12 warns of every fork in a program with threads.
-    """
-    noted: list[Any] = []
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main else None
-    try:  # another signal's handler may raise at any line
-        if before is not None:
-            signal.signal(signal.SIGINT, lambda *args: noted.append(args))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
-            if noted:
-                signal.raise_signal(signal.SIGINT)
-    for one in caught:
-        if "multi-threaded, use of fork" not in str(one.message):
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-        elif warn_of_forks:
-            warn_of_forks = False
-            warn(f'{one.message}; pass context="forkserver"', DeprecationWarning)

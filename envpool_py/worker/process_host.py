@@ -31,12 +31,12 @@ from typing import Any
 
 from envpool_py import errors
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ASK, ID_MASK, RESET
+from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
-from envpool_py.worker import child, frames, memory, parent_connection, watchdog
+from envpool_py.worker import child, descriptors, frames, watchdog
 from envpool_py.worker.frames import ITEM
 from envpool_py.worker.host import Send
+from envpool_py.worker.parent_connection import ParentConnection
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
@@ -63,7 +63,7 @@ class Stream:
 
     def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
         ours.setblocking(False)
-        self.fd = parent_connection.claim(ours.detach())
+        self.fd = descriptors.claim(ours.detach())
         self._ids = frozenset(ids)
         self.cut = self.garbled = self.ended = False
         self.sent = 0
@@ -144,7 +144,7 @@ class ProcessHost:
     env_fns: list[Any]
     _context: BaseContext
     _shared: child.Shared
-    _connection: parent_connection.ParentConnection
+    _connection: ParentConnection
 
     def __post_init__(self) -> None:
         self.close_errors: list[EnvError] = []
@@ -173,7 +173,7 @@ class ProcessHost:
             with contextlib.ExitStack() as spare:  # a start that runs out of descriptors leaks some
                 for _ in range(6):
                     spare.callback(os.close, os.dup(self.stream.fd))
-            self.stacks = memory.create()
+            self.stacks = descriptors.create_memory()
             shared = self._shared._replace(stacks=self.stacks)
             # Stored before the start, so that it can be killed after an interrupt.
             self.process = self._context.Process(  # type: ignore[attr-defined]
@@ -183,12 +183,12 @@ class ProcessHost:
                 daemon=False,
             )
             self.process.start()
-            parent_connection.claim(self.stacks)
+            descriptors.claim(self.stacks)
             try:
                 fd = os.pidfd_open(self.process.pid)
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(self.process.sentinel)
-            self._death_fd = parent_connection.claim(fd)
+            self._death_fd = descriptors.claim(fd)
             self._connection.watch(self.stream.fd, self._on_stream)
             self._connection.watch(fd, self._on_death)
         except BaseException:
@@ -210,7 +210,7 @@ class ProcessHost:
             fd: int = getattr(owner, name)
             setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
             self._connection.forget(fd)
-            parent_connection.release(fd)
+            descriptors.release(fd)
 
     @property
     def started(self) -> bool:
@@ -239,7 +239,7 @@ class ProcessHost:
         """Kill the process and wait for its end, at most 5 seconds."""
         self.kill(reason=reason)
         if self._death_fd >= 0:
-            self.ended |= parent_connection.is_readable(self._death_fd, 5)
+            self.ended |= descriptors.is_readable(self._death_fd, 5)
 
     def reap(self) -> None:
         """Read the last items of an ended process, kill its children, close the descriptors."""
@@ -288,11 +288,12 @@ class ProcessHost:
         # A request that several envs share is pickled once, but unpickled once per env: each env
         # has its own arguments.
         bodies: dict[int, bytes] = {}
+        message = []
         for token, request in pairs:
             if id(request) not in bodies:
                 what = f"env {token & ID_MASK}: the arguments of {request.kind}"
                 bodies[id(request)] = frames.dumps(request, what)
-        message = [(token, bodies[id(request)]) for token, request in pairs]
+            message.append((token, bodies[id(request)]))
         return partial(self.write, frames.frame(frames.REQUESTS, pickle.dumps(message)))
 
     def cancel(self, ids: set[int]) -> set[int]:
@@ -323,16 +324,18 @@ class ProcessHost:
         """The number of messages written; -1 if the process does not run or has no envs yet."""
         return self.stream.sent if self.exit is None and self.started else -1
 
-    def _on_death(self, fd: int, events: int) -> None:  # noqa: ARG002 - what the connection calls
+    def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the connection calls
         self.ended = True
+        return True
 
-    def _on_stream(self, fd: int, events: int) -> None:
+    def _on_stream(self, fd: int, events: int) -> bool:
         if events & select.POLLOUT and self.stream.flush():
             self._connection.watch(fd, self._on_stream)
         self.read()
         if self.stream.ended:  # else every poll would report it
             self._connection.forget(fd)
             self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
+        return self.stream.ended
 
     def read(self) -> bool:
         """Handle the items that have arrived; return whether there were any."""

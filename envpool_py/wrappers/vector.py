@@ -246,7 +246,7 @@ def _stack_like(batch: Any, rows: list[Any]) -> Any:
 
     def stack(like: Any, *values: Any) -> Any:
         if like.dtype == object or any(np.shape(value) != like.shape[1:] for value in values):
-            return np.fromiter(values, dtype=object, count=len(values))
+            return spaces.objects(values)
         return np.asarray(values, dtype=like.dtype)
 
     return spaces.map_tree(stack, batch, *rows)

@@ -70,7 +70,7 @@ def test_one_line(line, message, cli, tmp_path):
 def test_an_exit_of_the_users_code_is_not_status_0(cli):
     ended = cli("check CartPole-v1 --wrapper sys:exit")
     assert ended.status == 1
-    assert re.search(r"making envs +error: exited with code 1", ended.out)
+    assert re.search(r"making envs +error: env 0: env_fn raised SystemExit", ended.out)
 
 
 def test_a_missing_package_is_named(monkeypatch, cli):

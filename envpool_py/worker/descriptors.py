@@ -1,4 +1,4 @@
-"""Anonymous shared memory: create and allocate it.
+"""File descriptors: of anonymous shared memory, and those that only the parent may hold.
 
 With ``memfd_create`` (Linux) the memory is a file without a name. ``/dev/shm`` does not limit it,
 it is freed however the processes end, and no other program can open it. On other systems the memory
@@ -7,13 +7,15 @@ is an unlinked temporary file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
+import select
 import tempfile
 
 
-def create() -> int:
+def create_memory() -> int:
     """Return a descriptor of new, empty shared memory; the caller closes it."""
     if hasattr(os, "memfd_create"):
         try:
@@ -25,7 +27,7 @@ def create() -> int:
         return os.dup(file.fileno())
 
 
-def allocate(fd: int, nbytes: int) -> mmap.mmap:
+def allocate_memory(fd: int, nbytes: int) -> mmap.mmap:
     """Set the size of the memory, reserve every page and map it.
 
     MemoryError if the system has too little: without this check, a later step would get SIGBUS.
@@ -42,3 +44,38 @@ def allocate(fd: int, nbytes: int) -> mmap.mmap:
             raise
         text = f"cannot get {nbytes} bytes of shared memory for observations and actions"
         raise MemoryError(f"{text}: {error}") from error
+
+
+def is_readable(fd: int, seconds: float | None) -> bool:
+    """Wait until ``fd`` has data or its other end is closed; False after ``seconds``."""
+    poll = select.poll()  # unlike select.select, it takes descriptors above 1023
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
+# Descriptors that only this process may hold; every fork closes its copies. A copy of the parent's
+# end of a pipe would keep the workers alive after the parent has ended.
+_owned: set[int] = set()
+
+
+def claim(fd: int) -> int:
+    """Close ``fd`` in every process forked from now on."""
+    _owned.add(fd)
+    return fd
+
+
+def release(fd: int) -> None:
+    """Close a descriptor, claimed or not; -1: there is none."""
+    _owned.discard(fd)
+    if fd >= 0:
+        os.close(fd)
+
+
+def _close_in_fork() -> None:
+    for fd in list(_owned):
+        with contextlib.suppress(OSError):
+            release(fd)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_fork)

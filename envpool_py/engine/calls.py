@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from envpool_py.engine.engine import Engine
-from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ASK, GENERATION
+from envpool_py.env.request import ASK, GENERATION, Request
 from envpool_py.errors import EnvError, combine
 from envpool_py.ids import IdArray
 
