@@ -32,7 +32,7 @@ from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import Policy, split_extras, takes_infos
-from envpool_py.collector.rollout import MODES, Rollout, RolloutBuffer
+from envpool_py.collector.rollout import Rollout, RolloutBuffer
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
@@ -138,8 +138,7 @@ class AsyncCollector:
         # "steps" or "rollout", when it was left, and the uses of the pool until then.
         self._left: tuple[str, tuple[int, bytes]] | None = None
         self._in_rows = False  # whether the pool returns trees as rows, and not as columns
-        self._held_infos = np.empty(num_envs, object)  # of the rows at which a rollout ended
-        self._held_starts = np.zeros(num_envs, np.bool_)
+        self._held: Any = None  # the rows at which the last rollout ended
         self._pending: list[Transitions] = []
 
     @property
@@ -251,58 +250,35 @@ class AsyncCollector:
             ValueError: ``num_steps`` is less than 1, or there is no such mode.
             EnvError: an env failed; the steps of this rollout are lost.
         """
-        if num_steps < 1:
-            raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
-        if mode not in MODES:
-            raise ValueError(f"mode must be 'equal' or 'variable', got {mode!r}")
         num_envs = len(self.pool)
-        layouts = self._obs_layout, self._action_layout
-        rows = RolloutBuffer(num_envs, num_steps, *layouts, equal=mode == "equal")
-        everyone = np.arange(num_envs)
+        rows = RolloutBuffer(num_envs, num_steps, self._obs_layout, self._action_layout, mode)
         goes_on, self._left = self._left == ("rollout", self._uses()), None
         if goes_on:
-            parts = self._last.of(everyone)[0]
+            everyone = np.arange(num_envs)
+            rows.open(everyone, *self._held)
+            parts, infos, _ = self._held
             obs = _stack(self._obs_layout, spaces.join(self._obs_layout, parts))
             if self._in_rows:
                 obs = spaces.as_rows(self._obs_layout, parts, num_envs)
-            rows.open(everyone, parts, self._held_starts)
-            self._act(everyone, obs, self._held_infos, rows)
+            self._act(everyone, obs, infos, rows)
         else:
             self._drop_running()
-            self._start(everyone.tolist())
+            self._start(range(num_envs))
         while self.pool.waiting_id:
-            self._advance(self._receive(self.pool.recv()), rows)
-        self._left = "rollout", self._uses()
-        return rows.finish(self._last.of(everyone)[0], infos=bool(self._keep_infos))
-
-    def _advance(self, batch: _Batch, rows: RolloutBuffer) -> None:
-        """Store the steps of a batch, and send actions to the envs that have more to make."""
-        steps = ~batch.begins
-        if batch.rewards is not None:
-            lost = ["env_error" in info for info in batch.infos[steps]]
-            flags = (batch.terminated & batch.ends)[steps], (batch.truncated & batch.ends)[steps]
-            ended = np.flatnonzero(batch.ends).tolist()
-            final = [(int(batch.ids[k]), [part[k] for part in batch.parts]) for k in ended]
-            kept = spaces.objects(batch.kept)[steps] if batch.kept else None
-            rows.close(batch.ids[steps], batch.rewards[steps], (*flags, lost), final, kept)
-        acting = self._begin(batch, batch.ends)
-        waiting = acting.copy()
-        acting[waiting] = rows.may_act(batch.ids[waiting])
-        starts = batch.begins | batch.ends
-        for chosen in (waiting & ~acting, acting):
-            ids = batch.ids[chosen]
-            if not len(ids):
+            batch = self._receive(self.pool.recv())
+            rows.close(batch)
+            waiting = self._begin(batch, batch.ends)
+            if not waiting.any():
                 continue
-            obs, infos = batch.obs, batch.infos
-            if not chosen.all():
-                obs, infos = spaces.take(obs, chosen), infos[chosen]
-            parts = self._obs_parts(obs)
-            if chosen is acting:
-                rows.open(ids, parts, starts[chosen])
-                self._act(ids, obs, infos, rows)
-            else:
-                self._last.add(ids, parts, None)
-                self._held_infos[ids], self._held_starts[ids] = infos, starts[chosen]
+            ids, infos = batch.ids[waiting], batch.infos[waiting]
+            obs = spaces.take(batch.obs, waiting)
+            starts = (batch.begins | batch.ends)[waiting]
+            acting = rows.open(ids, self._obs_parts(obs), infos, starts)
+            if acting.any():
+                self._act(ids[acting], spaces.take(obs, acting), infos[acting], rows)
+        self._held = rows.held()
+        self._left = "rollout", self._uses()
+        return rows.finish(infos=bool(self._keep_infos))
 
     def _while_episodes(self, total: int, balanced: bool) -> Callable[[int], bool]:
         left = shares(total, len(self.pool)) if balanced else [total]

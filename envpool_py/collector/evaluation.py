@@ -100,91 +100,74 @@ def evaluate(
     while pool.waiting_id:
         with contextlib.suppress(EnvError):  # of a request before this call
             pool.drain()
+    run = _Run(pool, policy, chosen)
     with contextlib.ExitStack() as stack:
         done: Callable[[int], Any] = lambda _: None  # noqa: E731
         if progress:
             tqdm = packages.load("tqdm", "evaluate: a progress bar needs tqdm; pip install tqdm")
             done = stack.enter_context(tqdm.tqdm(total=len(chosen), unit="episode")).update
-        return _Run(pool, policy, chosen).results(done)
+        run.start(np.arange(len(pool)))
+        while pool.waiting_id:
+            done(run.advance())
+    returns, lengths, *flags, infos = zip(*run.found, strict=True) if chosen else [()] * 5
+    terminated, truncated = (np.array(flag, np.bool_) for flag in flags)
+    columns = np.array(returns, np.float64), np.array(lengths, np.int64), terminated, truncated
+    return Evaluation(*columns, list(infos))
 
 
 class _Run:
-    """The state of one evaluation."""
+    """The state of one evaluation.
+
+    Attributes:
+        found: of each task, what ``Evaluation`` holds.
+    """
 
     def __init__(self, pool: BaseVectorEnv, policy: Any, tasks: list[Task]) -> None:
         self._pool, self._policy, self._tasks = pool, policy, tasks
         self._takes_infos = takes_infos(policy)
+        self._start_episodes = getattr(policy, "start_episodes", lambda _: None)
         self._same_step = pool.autoreset_mode is AutoresetMode.SAME_STEP
-        self._started = 0
-        self._task = np.full(len(pool), -1)  # of each env
-        self._resetting = np.zeros(len(pool), np.bool_)
-        num_tasks = len(tasks)
-        self._returns: Any = None  # only a step tells whether rewards are vectors
-        self._lengths = np.zeros(num_tasks, np.int64)
-        self._flags = np.zeros((2, num_tasks), np.bool_)
-        self._infos: list[dict[str, Any]] = [{} for _ in tasks]
+        self._next = iter(range(len(tasks)))
+        # Of each env: its task (-1: none), and its steps and return; -1 steps before its reset.
+        self._task, self._length = np.full(len(pool), -1), np.zeros(len(pool), np.int64)
+        self._return: list[Any] = [0.0] * len(pool)
+        self.found: list[Any] = [None] * len(tasks)
 
-    def results(self, done: Callable[[int], Any]) -> Evaluation:
-        """Run all tasks; ``done`` is called with the number of those that have ended."""
-        self._start(np.arange(len(self._pool)))
-        while self._pool.waiting_id:
-            done(self._advance())
-        if self._returns is None:
-            self._returns = np.zeros(0)
-        terminated, truncated = self._flags
-        return Evaluation(self._returns, self._lengths, terminated, truncated, self._infos)
+    def start(self, ids: NDArray[np.intp]) -> None:
+        """Reset these envs: those that have a task for the same, the others for the next ones."""
+        for i in ids[self._task[ids] < 0]:
+            self._task[i] = next(self._next, -1)
+        ids = ids[self._task[ids] >= 0]
+        if len(ids):
+            seeds, options = zip(*(self._tasks[n] for n in self._task[ids]), strict=True)
+            self._length[ids] = -1
+            self._pool.send_reset(ids, seed=seeds, options=options)
 
-    def _start(self, ids: NDArray[np.intp], again: Sequence[int] = ()) -> None:
-        """Reset these envs: those in ``again`` for the same task, the others for the next ones."""
-        chosen = []
-        for i in ids.tolist():
-            if i not in again:
-                if self._started == len(self._tasks):
-                    continue
-                self._task[i] = self._started
-                self._started += 1
-            chosen.append(i)
-        if chosen:
-            seeds, options = zip(*(self._tasks[self._task[i]] for i in chosen), strict=True)
-            self._resetting[chosen] = True
-            self._pool.send_reset(chosen, seed=list(seeds), options=list(options))
-
-    def _advance(self) -> int:
+    def advance(self) -> int:
         """Take a batch, and send the next requests; return how many episodes have ended."""
         obs, rewards, terminated, truncated, infos = self._pool.recv()
         ids = self._pool.batch_ids
-        steps = ~self._resetting[ids]
-        self._resetting[ids] = False
-        begun, tasks = ids[~steps], self._task[ids]
-        if self._returns is None and steps.any():
-            self._returns = np.zeros((len(self._tasks), *rewards.shape[1:]))
-        if steps.any():
-            self._returns[tasks[steps]] += rewards[steps]
-            self._lengths[tasks[steps]] += 1
+        self._length[ids] += 1
+        steps = self._length[ids] > 0
+        for k, i in enumerate(ids.tolist()):
+            self._return[i] = self._return[i] + rewards[k] if steps[k] else 0.0
         ends = (terminated | truncated) & steps
         if self._same_step:  # a turn-based env goes on where one of its agents has ended
             ends &= ["final_obs" in info for info in infos]
-        lost = []
-        for k in np.flatnonzero(ends).tolist():
-            n, info = tasks[k], infos[k]
-            if "env_error" in info:
-                lost.append(int(ids[k]))
-                self._returns[n], self._lengths[n] = 0, 0
-                continue
-            info = info["final_info"] if self._same_step else info
-            self._flags[:, n] = terminated[k], truncated[k]
-            self._infos[n] = {key: value for key, value in info.items() if key != "env_id"}
-        self._start(ids[ends], again=lost)
-        start_episodes = getattr(self._policy, "start_episodes", None)
-        if len(begun) and start_episodes is not None:
-            start_episodes(begun)
+        done = ends & ["env_error" not in info for info in infos]
+        for k in np.flatnonzero(done).tolist():
+            i = ids[k]
+            info = infos[k]["final_info"] if self._same_step else infos[k]
+            info.pop("env_id", None)
+            row = self._return[i], self._length[i], terminated[k], truncated[k], info
+            self.found[self._task[i]] = row
+        self._task[ids[done]] = -1
+        self.start(ids[ends])
+        if not steps.all():
+            self._start_episodes(ids[~steps])
         if not ends.all():
-            self._act(ids, obs, infos, ~ends)
-        return int(np.count_nonzero(ends)) - len(lost)
-
-    def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: NDArray[np.bool_]) -> None:
-        if not rows.all():
+            rows = ~ends
             ids, obs, infos = ids[rows], spaces.take(obs, rows), infos[rows]
-        policy = self._policy
-        returned = policy(obs, ids, infos=infos) if self._takes_infos else policy(obs, ids)
-        self._pool.send(split_extras(returned, ids)[0], ids)
+            extra = {"infos": infos} if self._takes_infos else {}
+            self._pool.send(split_extras(self._policy(obs, ids, **extra), ids)[0], ids)
+        return int(np.count_nonzero(done))

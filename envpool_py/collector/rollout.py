@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-MODES = ("equal", "variable")
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rollout:
@@ -70,84 +68,91 @@ class Rollout:
 class RolloutBuffer(OpenRows):
     """The steps of one rollout, each in a slot: ``t * N + n`` if equal, else in order of sending.
 
+    The last ``N`` slots are of the rows at which the envs stop.
+
     Args:
         num_envs: how many envs.
         num_steps: of each env, or on average.
         obs: the layout of an observation.
         action: the layout of an action.
-        equal: whether each env makes ``num_steps`` steps, or all together ``num_envs`` times that.
+        mode: ``"equal"``: each env makes ``num_steps`` steps; ``"variable"``: all together make
+            ``num_envs`` times as many.
     """
 
-    def __init__(
-        self,
-        num_envs: int,
-        num_steps: int,
-        obs: Any,
-        action: Any,
-        *,
-        equal: bool,
-    ) -> None:
-        super().__init__(num_envs, spaces.leaves(obs), spaces.leaves(action), num_steps)
-        self._total, self._equal = num_envs * num_steps, equal
+    def __init__(self, num_envs: int, num_steps: int, obs: Any, action: Any, mode: str) -> None:
+        if num_steps < 1:
+            raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
+        if mode not in ("equal", "variable"):
+            raise ValueError(f"mode must be 'equal' or 'variable', got {mode!r}")
+        super().__init__(num_envs, spaces.leaves(obs), spaces.leaves(action), num_steps + 1)
+        self._num_steps, self._equal, self._total = num_steps, mode == "equal", num_envs * num_steps
         self._layouts = obs, action
         self._sent = np.zeros(num_envs, np.int64)
-        self._env = np.empty(self._total, np.intp)  # of each slot
+        num_slots = self._total + num_envs
+        self._env = np.empty(num_slots, np.intp)
         # terminated, truncated, env_error, episode_starts
-        self._flags = np.zeros((4, self._total), np.bool_)
-        self._infos = np.empty(self._total, object)
+        self._flags = np.zeros((4, num_slots), np.bool_)
+        self._infos = np.empty(num_slots, object)
         self._rewards: NDArray[np.float64] | None = None
         self._final: dict[int, list[Any]] = {}  # last observations per leaf, by slot
 
-    def may_act(self, ids: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of these envs, the first ones first, have another step to make: ``(k,)``."""
-        if self._equal:
-            more: NDArray[np.bool_] = self._sent[ids] < self._size
-        else:
-            more = np.arange(len(ids)) < self._total - self._sent.sum()
-        return more
-
-    def open(self, ids: NDArray[np.intp], obs: Sequence[Any], starts: NDArray[np.bool_]) -> None:
-        """Begin a step of each of these envs, which may act, from an observation per leaf."""
-        if self._equal:
-            slots = self._sent[ids] * self._num_envs + ids
-        else:
-            slots = self._sent.sum() + np.arange(len(ids))
-        self._row[ids], self._env[slots], self._flags[3, slots] = slots, ids, starts
-        self._sent[ids] += 1
-        self.add(ids, obs, None)
-
-    def close(
+    def open(
         self,
         ids: NDArray[np.intp],
-        rewards: NDArray[np.float64],
-        flags: Sequence[Any],
-        final: Sequence[tuple[int, list[Any]]],
-        infos: NDArray[np.object_] | None,
-    ) -> None:
-        """End the step of each of these envs.
+        obs: Sequence[Any],
+        infos: NDArray[np.object_],
+        starts: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Begin the next step of each of these envs; return which have one to make: ``(k,)``.
 
         Args:
             ids: ``(k,)``.
-            rewards: ``(k,)`` or ``(k, m)``.
-            flags: terminated, truncated and env_error, each ``(k,)``.
-            final: env id and last observation per leaf of the episodes that ended.
-            infos: ``(k,)``, or None.
+            obs: one array ``(k, ...)`` per leaf.
+            infos: of these observations, ``(k,)``.
+            starts: whether they are the first ones of episodes, ``(k,)``.
         """
-        slots = self._row[ids]
-        if self._rewards is None:
-            self._rewards = np.zeros((self._total, *rewards.shape[1:]))
-        self._rewards[slots] = rewards
-        self._flags[:3, slots] = flags
-        if infos is not None:
-            self._infos[slots] = infos
-        self._final.update((int(self._row[i]), obs) for i, obs in final)
+        if self._equal:
+            slots = self._sent[ids] * self._num_envs + ids
+            acting: NDArray[np.bool_] = slots < self._total
+        else:
+            slots = self._sent.sum() + np.arange(len(ids))
+            acting = slots < self._total
+            slots = np.where(acting, slots, self._total + ids)
+        self._row[ids], self._env[slots], self._flags[3, slots] = slots, ids, starts
+        self._infos[slots] = infos
+        self._sent[ids] += acting
+        self.add(ids, obs, None)
+        return acting
 
-    def finish(self, next_obs: list[Any], *, infos: bool) -> Rollout:
-        """Return the rollout; ``next_obs`` are arrays ``(N, ...)`` per leaf."""
+    def close(self, batch: Any) -> None:
+        """End the steps whose rows a batch of the collector has."""
+        if batch.rewards is None:
+            return
+        steps = ~batch.begins
+        slots, ends = self._row[batch.ids[steps]], batch.ends[steps]
+        rewards = batch.rewards[steps]
+        if self._rewards is None:
+            self._rewards = np.zeros((len(self._env), *rewards.shape[1:]))
+        self._rewards[slots] = rewards
+        lost = ["env_error" in info for info in batch.infos[steps]]
+        self._flags[:3, slots] = batch.terminated[steps] & ends, batch.truncated[steps] & ends, lost
+        if batch.kept:
+            self._infos[slots] = spaces.objects(batch.kept)[steps]
+        for k in np.flatnonzero(batch.ends).tolist():
+            self._final[int(self._row[batch.ids[k]])] = [part[k] for part in batch.parts]
+
+    def held(self) -> tuple[list[Any], NDArray[np.object_], NDArray[np.bool_]]:
+        """The arguments of ``open`` of the next rollout, but the ids, which are all."""
+        rows: Any = slice(self._total, None)
+        parts = [column.rows(rows).copy() for column in self._obs]
+        return parts, self._infos[rows].copy(), self._flags[3, rows].copy()
+
+    def finish(self, *, infos: bool) -> Rollout:
+        """Return the rollout."""
         assert self._rewards is not None  # noqa: S101 - each rollout has a step
-        order = np.argsort(self._env, kind="stable")
-        rows: Any = slice(None) if self._equal else order
-        shape = (self._size, self._num_envs) if self._equal else (self._total,)
+        order = np.argsort(self._env[: self._total], kind="stable")
+        rows: Any = slice(self._total) if self._equal else order
+        shape = (self._num_steps, self._num_envs) if self._equal else (self._total,)
 
         def shaped(column: NDArray[Any]) -> Any:
             return column.reshape(*shape, *column.shape[1:])
@@ -173,7 +178,7 @@ class RolloutBuffer(OpenRows):
             env_error=env_error,
             episode_starts=starts,
             final_obs=joined(self._layouts[0], [[f[n] for f in finals] for n in range(num_leaves)]),
-            next_obs=joined(self._layouts[0], next_obs),
+            next_obs=joined(self._layouts[0], self.held()[0]),
             lengths=self._sent,
             extras={name: shaped(each.rows(rows)) for name, each in (self._extras or {}).items()},
             infos=shaped(self._infos[rows]) if infos else None,

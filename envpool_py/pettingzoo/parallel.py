@@ -228,6 +228,10 @@ class ParallelVectorEnv(PoolInterface):
         """The next batch of rows, of steps and resets in flight, as ``step(None)``."""
         return self._by_agent(self.pool.recv())
 
+    async def recv_async(self) -> AgentStep:
+        """As ``recv``, while other coroutines of the event loop run; see the pools' method."""
+        return self._by_agent(await self.pool.recv_async())
+
     def drain(self) -> AgentStep:
         """Wait for everything in flight and return it as one batch, empty if nothing is."""
         return self._by_agent(self.pool.drain())

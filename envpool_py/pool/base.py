@@ -33,6 +33,7 @@ from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
 from envpool_py.pool.options import ProcessPoolKeywords, check_options, spell_out
+from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.space_list import Spaces
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
@@ -337,8 +338,8 @@ class BaseVectorEnv:
         """Return the result of ``env.render(**kwargs)`` of each env."""
         return self._ask(ids_.one_of(id, env_id), Request("render", kwargs=kwargs))
 
+    recv_async = recv_async
     render_grid = render_grid
-
     __class__ = property(class_of)
 
     def __len__(self) -> int:

@@ -1,21 +1,19 @@
 """Step some envs of a VecEnv while others are in flight, through the wrappers around it.
 
 Wrappers expect rows of all envs. Those that are known keep arrays with one row per env and treat
-all rows alike. So the lowest wrapper gets a ``_Rows`` in place of its VecEnv for one call, and
-each array the rows of the envs that are stepped.
+all rows alike. So the lowest wrapper steps a few rows in place of its VecEnv, and for one call each
+array has the rows of those envs.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.env.spaces import map_tree, snapshot, take
-from envpool_py.errors import EnvError
 from envpool_py.sb3.common.vec_env.base_vec_env import require
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
@@ -30,11 +28,34 @@ _PER_ENV: dict[str, tuple[str, ...]] = {
 }
 
 
+class Overlay:
+    """An object with other values of some attributes; the object itself does not change.
+
+    All other attributes are read and set on the object.
+    """
+
+    def __init__(self, of: Any, **replaced: Any) -> None:
+        vars(self).update(replaced, _of=of)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._of, name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the attribute ``call``."""
+        return self.call(*args, **kwargs)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # for isinstance() and super()
+        return type(self._of)
+
+
 class PartialSteps:
     """Sends steps to some envs of a VecEnv and receives those that are finished.
 
-    A context: on leaving it by an exception, the requests in flight are cancelled. Those envs, and
-    so all, then need a reset.
+    A context: on leaving it, requests in flight are cancelled; then the envs need a reset.
 
     Args:
         venv: a ``PoolVecEnv``, or wrappers around one. A wrapper that is neither ours nor
@@ -46,8 +67,7 @@ class PartialSteps:
     """
 
     def __init__(self, venv: Any) -> None:
-        self._top = self._base = venv
-        self._lowest: Any = None
+        self._base, self._lowest = venv, None
         self._arrays: list[tuple[Any, str]] = []
         while not isinstance(self._base, PoolVecEnv):
             inner = vars(self._base).get("venv")
@@ -56,79 +76,71 @@ class PartialSteps:
             self._arrays += _arrays_of(self._base)
             self._lowest, self._base = self._base, inner
         self.pool = self._base.pool
-        self._bottom = _Rows(self._base)
+        rows = Overlay(self._base, step_async=self._send, step_wait=lambda: self._results)
+        self._rows, self._top = rows, rows if self._lowest is None else venv
 
     def __enter__(self) -> Any:
         self._base._assert_no_step()  # noqa: SLF001 - of this package
         self._before = self.pool.wait_num, self.pool.timeout
-        for owner, name in self._arrays:  # they are written into
-            setattr(owner, name, snapshot(getattr(owner, name)))
+        for owner, name in self._arrays:  # copies, because they are written into
+            value = snapshot(getattr(owner, name))
+            is_empty = not isinstance(value, dict) and np.shape(value)[:1] != (len(self.pool),)
+            setattr(owner, name, np.zeros(len(self.pool)) if is_empty else value)
+        if self._lowest is not None:
+            self._lowest.venv = self._rows
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._lowest is not None:
+            self._lowest.venv = self._base
         if not self.pool.is_closed:
             self.pool.cancel()
             self.pool.wait_num, self.pool.timeout = self._before
 
     def send(self, actions: Any, ids: NDArray[np.intp]) -> None:
-        """Begin a step of the envs ``ids`` ``(k,)``, with actions ``(k, *shape)``."""
-        self._bottom.ids = ids
-        with self._in_place() as top:
-            top.step_async(actions)
+        """Begin a step of the envs ``ids`` ``(k,)``, with actions ``(k, *shape)``.
+
+        If these are all envs, they are in order.
+        """
+        self._ids = ids if len(ids) < len(self.pool) else None
+        self._top.step_async(actions)
+
+    def _send(self, actions: Any) -> None:
+        self.pool.send(actions, self._ids)
+
+    def linger(self, seconds: float) -> None:
+        """Wait for a row, and with ``k`` rows there at most ``seconds / k`` for another one.
+
+        If a call of the policy takes ``seconds``, a row that is late by more saves less than the
+        others lose: it saves the wait for the end of that call.
+        """
+        flight, count = self.pool.engine.flight, 0
+        while count < self.pool.engine.states.num_in_flight:
+            deadline = time.monotonic() + seconds / count if count else None
+            found = len(flight.wait(count + 1, deadline, None))
+            if found == count:
+                return
+            count = found
 
     def recv(self) -> tuple[NDArray[np.intp], Any, Any, Any, Any]:
         """Return the next batch of the pool: ids ``(k,)``, and what ``step_wait`` returns."""
         batch = self._base._rows(self.pool.recv)  # noqa: SLF001
         ids = self.pool.batch_ids
-        self._bottom.results = self._base._results(*batch)  # noqa: SLF001
-        whole = [(owner, name, getattr(owner, name)) for owner, name in self._arrays]
-        for owner, name, value in whole:
-            if _has_rows(value, len(self.pool)):
-                setattr(owner, name, take(value, ids))
+        self._results = self._base._results(*batch)  # noqa: SLF001
+        arrays = [(owner, name, getattr(owner, name)) for owner, name in self._arrays]
+        for owner, name, array in arrays:
+            setattr(owner, name, take(array, ids))
         try:
-            with self._in_place() as top:
-                results = top.step_wait()
+            return ids, *self._top.step_wait()
         finally:
-            for owner, name, value in whole:
-                setattr(owner, name, _merged(value, ids, getattr(owner, name), len(self.pool)))
-        return ids, *results
-
-    def drain(self) -> Iterator[tuple[NDArray[np.intp], Any, Any, Any, Any]]:
-        """Receive what is still in flight; batches that have a failed env are dropped."""
-        while self.pool.waiting_id:
-            with contextlib.suppress(EnvError):
-                yield self.recv()
-
-    @contextlib.contextmanager
-    def _in_place(self) -> Iterator[Any]:
-        if self._lowest is None:
-            yield self._bottom
-            return
-        self._lowest.venv = self._bottom
-        try:
-            yield self._top
-        finally:
-            self._lowest.venv = self._base
+            for owner, name, array in arrays:
+                put_rows(array, ids, getattr(owner, name))
+                setattr(owner, name, array)
 
 
-class _Rows:
-    """What wrappers step in place of a VecEnv: the envs ``ids``."""
-
-    def __init__(self, venv: PoolVecEnv) -> None:
-        self._venv = venv
-        self.ids: Any = None
-        self.results: Any = None
-
-    def step_async(self, actions: Any) -> None:
-        """Send the actions to the pool."""
-        self._venv.pool.send(actions, self.ids)
-
-    def step_wait(self) -> Any:
-        """Return the rows that were received."""
-        return self.results
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._venv, name)
+def put_rows(tree: Any, at: Any, rows: Any) -> None:
+    """Set the rows ``at`` of an array, or of each array of nested dicts and tuples."""
+    map_tree(lambda array, part: array.__setitem__(at, part), tree, rows)
 
 
 def _arrays_of(wrapper: Any) -> list[tuple[Any, str]]:
@@ -142,26 +154,6 @@ def _arrays_of(wrapper: Any) -> list[tuple[Any, str]]:
     require(names is not None, f"{text}: it may keep state per env; {hint} if it has none")
     if cls.__name__ == "VecFrameStack":
         stack = wrapper.stacked_obs
-        parts = list(getattr(stack, "sub_stacked_observations", {}).values()) or [stack]
-        return [(part, "stacked_obs") for part in parts]
+        parts = getattr(stack, "sub_stacked_observations", None) or {"": stack}
+        return [(part, "stacked_obs") for part in parts.values()]
     return [(wrapper, name) for name in names or ()]
-
-
-def _has_rows(value: Any, num_envs: int) -> bool:
-    """Whether an attribute has one row per env; before the first step some are empty or None."""
-    parts = value.values() if isinstance(value, dict) else [value]
-    return all(np.shape(part)[:1] == (num_envs,) for part in parts)
-
-
-def _merged(whole: Any, ids: NDArray[np.intp], rows: Any, num_envs: int) -> Any:
-    """Put rows into the arrays of all envs, in place."""
-
-    def put(part: Any, into: Any) -> Any:
-        into[ids] = part
-        return into
-
-    if not _has_rows(rows, len(ids)):  # the wrapper does not set it
-        return rows
-    if not _has_rows(whole, num_envs):
-        whole = map_tree(lambda part: np.zeros((num_envs, *part.shape[1:]), part.dtype), rows)
-    return map_tree(put, rows, whole)

@@ -87,6 +87,7 @@ class VectorEnvWrapper(BaseVectorEnv):
     step = _observed(BaseVectorEnv.step)
     recv = _observed(BaseVectorEnv.recv)
     drain = _observed(BaseVectorEnv.drain)
+    recv_async = BaseVectorEnv.recv_async  # calls ``recv`` of the wrapper
 
     def _changed(self, obs: Any, infos: Any) -> Any:
         if getattr(self.observations, "__func__", None) is VectorEnvWrapper.observations:

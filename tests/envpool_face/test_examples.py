@@ -12,7 +12,7 @@ BLOCK = re.compile(r"^(?:Before|After).*?:\n\n```python\n(.*?)^```$", re.MULTILI
 LIBRARIES = ("Gymnasium", "Stable-Baselines3", "EnvPool", "PufferLib", "Tianshou")
 NAMES = itertools.product(LIBRARIES, ("before", "after"))
 PROGRAMS = dict(zip(NAMES, BLOCK.findall(PAGE), strict=True))
-COLLECTORS = ("dqn_collector.py", "ppo_collector.py", "ppo_equal.py")
+COLLECTORS = ("dqn_collector.py", "ppo_rollouts.py")
 
 
 def run(program, args="", *, ours=True):
@@ -44,8 +44,9 @@ def test_ppo_learns(name, runs, more_than):
 
 
 GOAL = "--goal 60 --max-steps 40000"
-LEARN = [(name, GOAL) for name in (*COLLECTORS, "ppo_variable.py")]
-LEARN += soak(("ppo_variable.py", ""), *itertools.product(COLLECTORS, ("", "--sync")))
+VARIABLE = "ppo_rollouts.py", "--mode variable"
+LEARN = [*((name, GOAL) for name in COLLECTORS), (VARIABLE[0], f"{VARIABLE[1]} {GOAL}")]
+LEARN += soak(VARIABLE, *itertools.product(COLLECTORS, ("", "--sync")))
 
 
 @pytest.mark.parametrize(("name", "args"), LEARN)

@@ -345,7 +345,7 @@ def test_what_is_refused(tmp_path):
         AsyncPPO("MlpPolicy", own.VecVideoRecorder(venv, str(tmp_path), lambda _: False))
     with pytest.raises(ValueError, match="wait_num"):
         AsyncPPO("MlpPolicy", venv, wait_num=3)
-    with pytest.raises(ValueError, match="no action_masks"):
+    with pytest.raises(ValueError, match="does not support action masking"):
         AsyncMaskablePPO("MlpPolicy", venv, **ON_POLICY).learn(64)
 
 

@@ -1,17 +1,23 @@
-"""PPO with rollouts of variable shares: a fixed number of steps, most of them of the fastest envs.
+"""PPO on rollouts of a collector, in which no env waits for the slowest.
 
-    python examples/ppo_variable.py
+    python examples/ppo_rollouts.py
+    python examples/ppo_rollouts.py --mode variable
+    python examples/ppo_rollouts.py --sync  # the same learner on whole batches, to compare
 
-`collector.rollout(T, mode="variable")` returns `T * N` steps under one policy, packed by env: no
-env waits for another but at the end. Advantages are computed within the rows of each env. The
-variable rollout is that of VER (Wijmans et al., NeurIPS 2022). Fast envs are represented more: if
-the speed of an env depends on what happens in it, use `examples/ppo_equal.py`.
+In place of the loop over `envs.step`, `collector.rollout(T)` returns the columns `[T, N]` of
+observations, actions, rewards, log-probabilities and values. An env that is ready takes its next
+step at once; one that has its T steps waits for the others. All else is PPO as ever.
+
+With `--mode variable`, the rollout has `T * N` steps, packed by env, and no env waits but at the
+end: VER (Wijmans et al., NeurIPS 2022). Fast envs are represented more: use it only if the speed of
+an env does not depend on what happens in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 
 import gymnasium as gym
 import numpy as np
@@ -19,7 +25,7 @@ import torch
 from torch import nn
 from torch.distributions import Categorical
 
-from envpool_py import ShmemVectorEnv
+from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.collector import AsyncCollector, Rollout
 
 DISCOUNT, LAMBDA, CLIP, ENTROPY = 0.99, 0.95, 0.2, 0.01
@@ -54,34 +60,36 @@ class ActorCritic(nn.Module):
         return self.critic(torch.as_tensor(obs)).squeeze(1).numpy()
 
 
-def advantages(model: ActorCritic, rollout: Rollout) -> np.ndarray:
-    """Generalised advantage estimates `[T * N]`."""
+def packed(column: np.ndarray) -> np.ndarray:
+    """A column `[T, N, ...]` of equal rollouts as `[N * T, ...]`, env after env."""
+    return column.swapaxes(0, 1).reshape(-1, *column.shape[2:])
+
+
+def advantages(model: ActorCritic, rollout: Rollout, pack: Callable) -> np.ndarray:
+    """Generalised advantage estimates, env after env."""
     done, rewards = rollout.terminated | rollout.truncated, rollout.rewards.copy()
     # A truncated episode goes on beyond its last observation: its value stands for the rest.
     truncated = (rollout.truncated & ~rollout.terminated)[done]
     rewards[done] += DISCOUNT * truncated * model.value(rollout.final_obs)
-    value, next_value = rollout.extras["value"], model.value(rollout.next_obs)
-    found, stop = np.zeros_like(rewards), len(rewards)
+    done, rewards, value = pack(done), pack(rewards), pack(rollout.extras["value"])
+    following, found, stop = model.value(rollout.next_obs), np.zeros_like(rewards), len(rewards)
     for env_id, length in reversed(list(enumerate(rollout.lengths))):
-        later, following = 0.0, next_value[env_id]
+        next_value, later = following[env_id], 0.0
         for t in reversed(range(stop - length, stop)):
-            delta = rewards[t] + DISCOUNT * following * ~done[t] - value[t]
+            delta = rewards[t] + DISCOUNT * next_value * ~done[t] - value[t]
             found[t] = later = delta + DISCOUNT * LAMBDA * later * ~done[t]
-            following = value[t]
+            next_value = value[t]
         stop -= length
     return found
 
 
 def learn(model: ActorCritic, optimiser: torch.optim.Optimizer, rollout: Rollout) -> None:
     """Some epochs of PPO over one rollout."""
-    gain = advantages(model, rollout).astype(np.float32)
-    columns = [
-        torch.as_tensor(column)
-        for column in (
-            *(rollout.obs, rollout.actions, rollout.extras["log_prob"]),
-            *(gain, gain + rollout.extras["value"]),
-        )
-    ]
+    pack = packed if rollout.rewards.ndim == 2 else np.asarray
+    gain = advantages(model, rollout, pack).astype(np.float32)
+    columns = rollout.obs, rollout.actions, rollout.extras["log_prob"], rollout.extras["value"]
+    obs, actions, log_prob, value = map(pack, columns)
+    columns = [torch.as_tensor(each) for each in (obs, actions, log_prob, gain, gain + value)]
     for _ in range(EPOCHS):
         for rows in torch.randperm(gain.size).split(BATCH):
             obs, action, old, advantage, target = (column[rows] for column in columns)
@@ -106,16 +114,21 @@ def make_env() -> gym.Env:
 def main() -> None:
     """Collect and learn until the goal is reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mode", choices=["equal", "variable"], default="equal")
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--goal", type=float, default=450, help="mean return of 50 episodes")
     parser.add_argument("--max-steps", type=int, default=300_000)
+    parser.add_argument("--sync", action="store_true", help="wait for all envs at each step")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
     env_fns = [make_env] * args.num_envs
-    pool = ShmemVectorEnv(env_fns, wait_num=1, num_processes=2)
+    if args.sync:
+        pool = DummyVectorEnv(env_fns)
+    else:
+        pool = ShmemVectorEnv(env_fns, wait_num=args.num_envs // 2, num_processes=1)
     with pool:
         model = ActorCritic(pool.single_observation_space.shape[0], 2)
         optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
@@ -123,7 +136,7 @@ def main() -> None:
         returns: list[float] = []
         started, steps = time.perf_counter(), 0
         while steps < args.max_steps:
-            rollout = collector.rollout(STEPS, mode="variable")
+            rollout = collector.rollout(STEPS, args.mode)
             steps += STEPS * args.num_envs
             returns += [info["episode"]["r"] for info in rollout.infos.flat if "episode" in info]
             learn(model, optimiser, rollout)
