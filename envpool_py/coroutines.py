@@ -6,9 +6,11 @@ waits for its coroutine, so envs in different threads are in flight at once.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any
@@ -35,7 +37,7 @@ class _Loop(threading.Thread):
 
         try:
             asyncio.run(main())
-        except BaseException as error:  # noqa: BLE001 - it has not started; raised by ``_join``
+        except BaseException as error:  # noqa: BLE001 - it has not started; raised by ``_running``
             self.started.set_exception(error)
 
 
@@ -56,23 +58,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-def _join() -> Any:
-    """Return the loop, which runs until each user has left."""
+@contextlib.contextmanager
+def _running() -> Iterator[Any]:
+    """Keep the event loop running."""
     with _lock:
-        loop = _loops[0] if _loops else _Loop()
-        result = loop.started.result()
-        loop.users += 1
-        _loops[:] = [loop]
-        return result
-
-
-def _leave() -> None:
-    with _lock:
-        _loops[0].users -= 1
-        if not _loops[0].users:
-            ended = _loops.pop()
-            ended.started.result().call_soon_threadsafe(ended.stop.set)
-            ended.join(1)
+        used = _loops[0] if _loops else _Loop()
+        loop = used.started.result()
+        used.users += 1
+        _loops[:] = [used]
+    try:
+        yield loop
+    finally:
+        with _lock:
+            used.users -= 1
+            if not used.users and used in _loops:  # else a fork has copied it
+                _loops.clear()
+                loop.call_soon_threadsafe(used.stop.set)
+                used.join(1)
 
 
 def run(result: Any) -> Any:
@@ -81,8 +83,8 @@ def run(result: Any) -> Any:
         return result
     import asyncio  # noqa: PLC0415 - as above
 
-    thread, loop = threading.get_ident(), _join()
-    try:
+    thread = threading.get_ident()
+    with _running() as loop:
         future = asyncio.run_coroutine_threadsafe(result, loop)
         _waiting[thread] = result, future
         try:
@@ -92,8 +94,6 @@ def run(result: Any) -> Any:
             raise
         finally:
             del _waiting[thread]
-    finally:
-        _leave()
 
 
 def cancel(thread: int) -> None:
@@ -117,8 +117,8 @@ class Awaited(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
-        self._is_open = True
-        _join()
+        self._use = contextlib.ExitStack()
+        self._use.enter_context(_running())
 
     def __getattr__(self, name: str) -> Any:
         if name == "env" or name.startswith("__"):  # of a copy that is being made
@@ -135,12 +135,8 @@ class Awaited(gym.Wrapper[Any, Any, Any, Any]):
         return run(self.env.render())
 
     def close(self) -> None:
-        try:
+        with self._use:
             run(self.env.close())  # type: ignore[func-returns-value]
-        finally:
-            if self._is_open:
-                self._is_open = False
-                _leave()
 
 
 def adapted(made: Any) -> Any:
@@ -148,24 +144,16 @@ def adapted(made: Any) -> Any:
 
     The base env alone is replaced, so wrappers of Gymnasium around it work.
     """
-    if not inspect.iscoroutine(made):
-        return _adapted(made)
-    _join()
-    try:
-        return _adapted(run(made))
-    finally:
-        _leave()
-
-
-def _adapted(env: Any) -> Any:
-    base, above = env, None
+    if inspect.iscoroutine(made):
+        with _running():
+            return adapted(run(made))
+    base, above = made, None
     while isinstance(base, gym.Wrapper):
         base, above = base.env, base
-    if not isinstance(base, gym.Env) or not any(
-        inspect.iscoroutinefunction(getattr(base, name, None)) for name in ("step", "reset")
-    ):
-        return env
+    methods = (getattr(base, name, None) for name in ("step", "reset"))
+    if not isinstance(base, gym.Env) or not any(map(inspect.iscoroutinefunction, methods)):
+        return made
     if above is None:
         return Awaited(base)
     above.env = Awaited(base)  # type: ignore[attr-defined]
-    return env
+    return made

@@ -6,7 +6,7 @@ import pytest
 
 from envpool_py.bench import timeline
 from envpool_py.cli import arguments, bench, tune
-from tests.support.doors import FOREIGN, OPTIONS
+from tests.support.doors import FOREIGN, OPTIONS, held_by
 
 POOL = {"wait_num": 1, "num_processes": 1, "on_error": "restart", "context": "forkserver"}
 #: The options that a command takes, each with another value than its default.
@@ -25,13 +25,6 @@ NAMES = [*OPTIONS, *FOREIGN]
 def line_of(command, name, value):
     option = f"--{name.replace('_', '-')}"
     return f"{command} CartPole-v1 --num-envs 2 {MORE.get(command, '')} {option} {value}"
-
-
-def held_by(pool):
-    held = {key: value for part in pool._options for key, value in vars(part).items()}
-    context = re.search("context='([a-z]+)'", repr(pool))
-    held |= {"wait_num": pool.wait_num, "timeout": pool.timeout}
-    return {**held, "context": context and context[1]}
 
 
 @pytest.mark.parametrize("command", ["collect", "timeline"])
