@@ -1,7 +1,5 @@
 """The commands take options of pools with the same meaning, or refuse them with a reason."""
 
-import re
-
 import pytest
 
 from envpool_py.bench import timeline
