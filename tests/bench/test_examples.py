@@ -60,6 +60,22 @@ def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path):
         run_python(ppo, "--read", path)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "keys"),
+    [
+        ("rollouts", ["--steps", 8], {"whole", "async"}),
+        ("evaluation", ["--episodes", 3, "--longest", 5], {"sb3", "ours"}),
+    ],
+)
+def test_rollouts_and_evaluation_are_measured_in_turns(name, options, keys, tmp_path):
+    path = tmp_path / "a.json"
+    few = ["--num-envs", 2, "--mean-ms", 1, "--rounds", 2, "--json", path]
+    assert "ratio" in run_python(FOLDER / f"{name}.py", *options, *few, cwd=tmp_path)
+    rows = json.loads(path.read_text())
+    assert len(rows) >= 2
+    assert all(row.keys() == keys and min(row.values()) > 0 for row in rows)
+
+
 def test_every_picture_is_made_and_listed(tmp_path):
     short = ["--seconds", 0.02]
     run_python(ROOT / "examples" / "pictures.py", "all", "--out", tmp_path, *short, cwd=tmp_path)
@@ -73,7 +89,7 @@ def test_every_picture_is_made_and_listed(tmp_path):
         assert image.startswith(b"\x89PNG")
         assert len(image) < 150_000
         width, height = struct.unpack(">II", image[16:24])
-        assert (width, height >= 240) == (960, True)
+        assert (width, height >= 240) == (1200 if name == "card.png" else 960, True)
 
 
 def test_the_animation_is_small_and_stands_still_if_motion_is_reduced(tmp_path):
