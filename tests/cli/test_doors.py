@@ -6,7 +6,7 @@ from envpool_py.bench import timeline
 from envpool_py.cli import arguments, bench, tune
 from tests.support.doors import FOREIGN, OPTIONS, held_by
 
-POOL = {"wait_num": 1, "num_processes": 1, "on_error": "restart", "context": "forkserver"}
+POOL = {"wait_num": 1, "num_processes": 1, "on_error": "restart", "context": "spawn"}
 #: The options that a command takes, each with another value than its default.
 TAKES = {
     "collect": {**POOL, "timeout": 9.0, "step_timeout": 60.0, "record": "run.record"},
