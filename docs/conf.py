@@ -9,6 +9,7 @@ import io
 import os
 import re
 from typing import Any
+from urllib.parse import urlsplit
 
 from docutils import nodes
 
@@ -46,7 +47,9 @@ if html_baseurl:
     extensions.append("sphinxext.opengraph")
     ogp_site_url = html_baseurl
     ogp_social_cards = {"enable": False}
-    ogp_image = f"{html_baseurl.rstrip('/')}/_images/timeline.png"
+    ogp_image = f"{html_baseurl.rstrip('/')}/_static/card.png"
+# Links of the page for wrong addresses begin with the path of the published pages.
+notfound_urls_prefix = urlsplit(html_baseurl).path or "/"
 copybutton_exclude = ".linenos, .gp, .go"  # no prompts and no output
 
 intersphinx_mapping = {
@@ -60,8 +63,9 @@ if os.environ.get("DOCS_OFFLINE"):  # CI may have no network
     intersphinx_mapping = {}
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # the theme's own underlines names, as links
 html_title = "envpool_py"
-html_static_path = ["static"]
+html_static_path = ["static", "pictures/card.png"]
 html_css_files = ["pages.css"]
 html_favicon = html_logo = "static/logo.svg"
 
@@ -76,18 +80,12 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 
 
-def plain_summary(
-    _app: object,
-    _what: str,
-    _name: str,
-    _obj: object,
-    _options: object,
-    lines: list[str],
-) -> None:
+def plain_summary(*event: Any) -> None:
     """Put back together the summary of a property that has a colon.
 
     Napoleon takes what stands before the colon for a type.
     """
+    lines = event[-1]
     for place, line in enumerate(lines):
         if line.startswith(":type: "):
             lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
@@ -143,9 +141,11 @@ def options_of_pools() -> str:
 
 
 def insert_options(_app: object, _page: str, source: list[str]) -> None:
-    """Put the list in the place of its mark."""
+    """Put the lists in the places of their marks."""
     if "%OPTIONS%" in source[0]:
         source[0] = source[0].replace("%OPTIONS%", options_of_pools())
+    # A doctest ends with an empty line; the page does not show it.
+    source[0] = re.sub(r"\n\n```$", "\n```", source[0], flags=re.MULTILINE)
     if "%HELP%" in source[0]:
         source[0] = source[0].replace("%HELP%", helps_of_commands())
 
@@ -172,15 +172,9 @@ def helps_of_commands() -> str:
     return "\n".join(sections)
 
 
-def leave_out_options(
-    _app: object,
-    _what: str,
-    _name: str,
-    _obj: object,
-    _options: object,
-    lines: list[str],
-) -> None:
+def leave_out_options(*event: Any) -> None:
     """Refer to the list in place of repeating all options."""
+    lines = event[-1]
     taken = _plain(lines)
     if len(taken) < _SEVERAL:
         return
@@ -224,7 +218,7 @@ def shorten_signature(
 
 
 _OF_OTHERS = re.compile(
-    r"(SB3|Stable-Baselines3|Tianshou|Gymnasium|EnvPool|PettingZoo|Ray)'s $"
+    r"(SB3|Stable-Baselines3|Tianshou|Gymnasium|EnvPool|PettingZoo|Ray|TorchRL)(['\u2019]s)? $"
 )
 
 

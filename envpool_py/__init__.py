@@ -1,6 +1,7 @@
 """Step many Gymnasium or PettingZoo environments at once, in whole or partial batches."""
 
 import importlib as _importlib
+import sys as _sys
 from typing import Any as _Any
 
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError
@@ -71,7 +72,8 @@ def __getattr__(name: str) -> _Any:
         return getattr(_importlib.import_module(f"envpool_py.{_EXTRAS[name]}"), name)
     if name in _PACKAGES:
         return _importlib.import_module(f"envpool_py.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    text = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(text, name=name, obj=_sys.modules[__name__])  # Python adds a similar name
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.backends import pool_class
 from envpool_py.pool.base import BaseVectorEnv
 
 __all__ = ["VectorEnvType"]
@@ -37,12 +37,12 @@ class VectorEnvType:
     RAY: ClassVar[VectorEnvType]
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {self.backend!r}")
+        if self.backend != "ray":  # is imported when it is used
+            pool_class(self.backend)
 
     def create_venv(self, factories: Sequence[Callable[[], Any]]) -> BaseVectorEnv:
         """Make a pool of one env per factory; the errors are those of the pool class."""
-        return BACKENDS[self.backend](factories, **self.options)
+        return pool_class(self.backend)(factories, **self.options)
 
 
 VectorEnvType.DUMMY = VectorEnvType("dummy")

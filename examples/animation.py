@@ -85,9 +85,9 @@ def record(wait_num: int | None, seconds: float, startup: float = 0.06) -> Run:
 
 # ------------------------------------------------------------------------------------ drawing
 
-PANEL, LANE, LEFT, TOP = 380, 17, 62, 54
+PANEL, LANE, LEFT, TOP = 380, 17, 62, 60
 """The size of a panel of lanes and its place, in pixels."""
-TICKS, LINE = 60, 30
+TICKS, LINE = 60, 44
 """How often the counter changes, and the height of its numbers in pixels."""
 
 STYLE = """
@@ -103,16 +103,22 @@ text { fill: var(--soft) } .title { fill: var(--ink); font-size: 15px; font-weig
 .step { fill: var(--step) } .policy { fill: var(--policy) } .restart { fill: var(--restart) }
 .kill { fill: var(--kill); font-size: 15px; font-weight: 700 }
 .signal { fill: var(--card); font-size: 10px; font-weight: 700 } .head { stroke: var(--ink) }
+.phone { display: none }
+@media (max-width: 600px) {
+  .phone { display: inline } .wide { display: none }
+  .title, .phone text { font-size: 26px } .unit { font-size: 22px }
+  .count { font-size: 38px } .signal { font-size: 15px } }
 .tape { transform: translateY(-TAPEpx) } .cover, .head { transform: translateX(PANELpx) }
 @media (prefers-reduced-motion: no-preference) {
-  .tape { animation: tape 14s infinite } .cover, .head { animation: move 14s linear infinite } }
+  .tape { animation: tape 14s -6s infinite }
+  .cover, .head { animation: move 14s linear -6s infinite } }
 @keyframes move { 0% { transform: none } 85%, 100% { transform: translateX(PANELpx) } }
 @keyframes tape { 0% { transform: none; animation-timing-function: steps(TICKS) }
   85%, 100% { transform: translateY(-TAPEpx) } }
 """
 
 
-def panel(title: str, run: Run, left: int) -> list[str]:
+def panel(title: str, more: str, run: Run, left: int) -> list[str]:
     """The lanes of a run, the cover that moves away, and the counter of steps."""
     height = LANE * (NUM_ENVS + 1)
     scale = PANEL / run.seconds
@@ -125,9 +131,11 @@ def panel(title: str, run: Run, left: int) -> list[str]:
 
     names = ["policy", *(f"env {i}" for i in range(NUM_ENVS))]
     found = [f'<g transform="translate({left} {TOP})">']
-    found.append(f'<text class="title" x="0" y="-22">{title}</text>')
+    more = f'<tspan class="wide">{more}</tspan>'
+    found.append(f'<text class="title" x="0" y="-22">{title}{more}</text>')
     for lane, name in enumerate(names):
-        found.append(f'<text x="-8" y="{lane * LANE + 13}" text-anchor="end">{name}</text>')
+        y = lane * LANE + 13
+        found.append(f'<text class="wide" x="-8" y="{y}" text-anchor="end">{name}</text>')
     found.append(f'<svg width="{PANEL + 1}" height="{height}" overflow="hidden">')
     for lane in range(NUM_ENVS + 1):
         y = lane * LANE + LANE / 2
@@ -145,12 +153,12 @@ def panel(title: str, run: Run, left: int) -> list[str]:
     for tick in range(TICKS + 1):
         until = run.seconds * tick / TICKS
         done[tick] = sum(rows for moment, rows in run.batches if moment <= until)
-    found.append(f'<svg x="{PANEL - 160}" y="-45" width="160" height="{LINE}" overflow="hidden">')
+    found.append(f'<svg x="{PANEL - 160}" y="-57" width="160" height="{LINE}" overflow="hidden">')
     found.append('<g class="tape">')
     for tick, count in enumerate(done):
-        found.append(f'<text class="count" x="108" y="{tick * LINE + 23}">{count}</text>')
+        found.append(f'<text class="count" x="90" y="{tick * LINE + 35}">{count}</text>')
     found.append("</g></svg>")
-    found.append(f'<text class="title" x="{PANEL}" y="-22" text-anchor="end">steps</text></g>')
+    found.append(f'<text class="title unit" x="{PANEL}" y="-22" text-anchor="end">steps</text></g>')
     return found
 
 
@@ -169,17 +177,20 @@ def draw(whole: Run, partial: Run) -> str:
         f' role="img" aria-label="{label}">',
         f"<style>{style.replace('TICKS', str(TICKS))}</style>",
         f'<rect class="card" width="{width}" height="{height}" rx="8"/>',
-        *panel("Whole batches wait for all", whole, LEFT),
-        *panel("Partial batches: wait_num=4", partial, 2 * LEFT + PANEL + 8),
+        *panel("Whole batches", " wait for all", whole, LEFT),
+        *panel("Partial batches", ": wait_num=4", partial, 2 * LEFT + PANEL + 8),
     ]
     y = height - 16
     texts = {"policy": "policy computes", "step": "env steps", "restart": "env is restarted"}
     for place, (kind, text) in enumerate(texts.items()):
-        x = LEFT + 150 * place
-        found.append(f'<rect class="{kind}" x="{x}" y="{y - 10}" width="12" height="11"/>')
-        found.append(f'<text x="{x + 18}" y="{y}">{text}</text>')
+        for where, x, size in (("wide", LEFT + 150 * place, 12), ("phone", 14 + 310 * place, 24)):
+            area = f'x="{x}" y="{y + 1 - size}" width="{size}" height="{size}"'
+            own = f'<rect class="{kind}" {area}/>'
+            own += f'<text x="{x + 1.5 * size}" y="{y}">{text}</text>'
+            found.append(f'<g class="{where}">{own}</g>')
     slower = f"{1e3 * whole.seconds:.0f} ms of a real run, {0.85 * 14 / whole.seconds:.0f} x slower"
-    found.append(f'<text x="{width - 22}" y="{y}" text-anchor="end">{slower}</text></svg>')
+    end = f'<text class="wide" x="{width - 22}" y="{y}" text-anchor="end">{slower}</text></svg>'
+    found.append(end)
     return "\n".join(found) + "\n"
 
 

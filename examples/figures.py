@@ -4,15 +4,17 @@ Each figure is in ``docs/figures.json`` once. A page marks the place of a figure
 
     <!--fig simulator.gain-->21.1<!--/fig-->
 
-Run the first command on a machine that does nothing else; it takes about twenty minutes. The second
-one writes the figures of the file into all pages. A test fails where a page has another figure.
+Run the first command on a machine that does nothing else; it takes less than a quarter of an hour.
+The second one writes the figures of the file into all pages. A test fails where a page has another
+figure.
 
 ::
 
     python examples/figures.py measure
     python examples/figures.py write
 
-``measure simulator ppo`` measures some of the parts again and keeps the others.
+``measure simulator ppo`` measures some of the parts again and keeps the others. ``measure ray``
+measures the part that takes some minutes more.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,8 +35,10 @@ from statistics import median
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # where envpool_py is
+sys.path.append(str(Path(__file__).resolve().parent / "benchmark"))
 
 import gymnasium as gym
+import torchrl_async
 
 import envpool_py
 from envpool_py.bench import measure as measuring
@@ -84,11 +89,8 @@ def halves() -> dict[str, float]:
 
 def libraries() -> dict[str, float]:
     """Steps per second of each library: the caller computes before each batch."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "benchmark.json"
-        workloads = ["--workload", "cartpole-x64", "--workload", "halfcheetah-x16"]
-        _run("examples/benchmark/run.py", *workloads, "--think", str(THINK_US), "--json", str(path))
-        rows = json.loads(path.read_text())
+    workloads = ["--workload", "cartpole-x64", "--workload", "halfcheetah-x16"]
+    rows = _rows("examples/benchmark/run.py", *workloads, "--think", str(THINK_US))
     names = {"cartpole-x64": "cartpole", "halfcheetah-x16": "halfcheetah"}
     rates: dict[str, list[float]] = defaultdict(list)
     for row in rows:
@@ -106,11 +108,7 @@ def libraries() -> dict[str, float]:
 
 def ppo() -> dict[str, float]:
     """Steps per second of PPO of Stable-Baselines3, its training included; torch has a thread."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "ppo.json"
-        _run("examples/benchmark/ppo.py", "--threads", "1", "--json", str(path))
-        rows = json.loads(path.read_text())
-    return ppo_of(rows)
+    return ppo_of(_rows("examples/benchmark/ppo.py", "--threads", "1"))
 
 
 def ppo_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -128,12 +126,121 @@ def ppo_of(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
+def rollouts() -> dict[str, float]:
+    """Rollouts of ``PPO`` and ``AsyncPPO`` whose envs take different times for their steps."""
+    rows = _rows("examples/benchmark/rollouts.py", "--rounds", "3")[1:]
+    steps = 16 * 128
+    found = {name: steps / median(row[name] for row in rows) for name in ("whole", "async")}
+    return {**found, "gain": median(row["whole"] / row["async"] for row in rows)}
+
+
+def evaluation() -> dict[str, float]:
+    """Episodes per second of ``evaluate_policy`` of Stable-Baselines3 and of ``evaluate``."""
+    rows = _rows("examples/benchmark/evaluation.py", "--episodes", "64")
+    found = {name: 64 / median(row[name] for row in rows) for name in ("sb3", "ours")}
+    return {**found, "gain": median(row["sb3"] / row["ours"] for row in rows)}
+
+
+def threads() -> dict[str, float]:
+    """Envs that sleep 25 to 75 ms, in threads and in processes, whole and partial batches."""
+    found: dict[str, float] = {}
+    for workload, num_envs, waits in (("sleep-x16", 16, (4, 1)), ("sleep-x256", 256, (64, 16))):
+        env_fn = functools.partial(torchrl_async.Env, torchrl_async.WORKLOADS[workload])
+        settings = {
+            "threads": Setting("thread", num_envs),
+            "concurrent": Setting("shmem", num_envs, 2, concurrent=True),
+            "each": Setting("shmem", num_envs, num_envs),
+            "two": Setting("shmem", num_envs, 2),
+        }
+        for wait_num in (None, *waits):
+            key = f"{num_envs}.{wait_num or 'whole'}"
+            for name, setting in settings.items():
+                job = Job(setting._replace(wait_num=wait_num), env_fn, [Caller()], 2.0)
+                found[f"{name}.{key}"] = measuring.carry_out(job)[0].rate
+            try:
+                least, name = wait_num or num_envs, "TorchRL threading, 1 torch threads"
+                row = torchrl_async.ask_one(workload, name, 2.0, min_get=least)
+                found[f"torchrl.{key}"] = row["per_second"]
+            except measuring.MeasurementError as error:  # it is not installed
+                print(f"TorchRL: {error}")
+    return found
+
+
+def overhead() -> dict[str, float]:
+    """Microseconds of a step of 64 CartPoles in process, with ``measure=True`` and without."""
+    times: dict[bool, list[float]] = defaultdict(list)
+    make = functools.partial(envpool_py.make, "CartPole-v1", 64, backend="dummy")
+    pools = {each: make(measure=each) for each in (False, True)}
+    obs = {each: pool.reset(seed=0)[0] for each, pool in pools.items()}
+    for _ in range(40):
+        for each, pool in pools.items():
+            begun = time.perf_counter()
+            for _ in range(50):  # the poles stay up for long, so that few resets are measured
+                obs[each], *_ = pool.step((obs[each][:, 2:].sum(axis=1) > 0).astype(int))
+            times[each].append((time.perf_counter() - begun) / (50 * 64) * 1e6)
+    for pool in pools.values():
+        pool.close()
+    return {"plain": median(times[False]), "measured": median(times[True])}
+
+
+def interfaces() -> dict[str, float]:
+    """Microseconds of a batch of 64 CartPoles, of Gymnasium's and EnvPool's interface and pools."""
+    best = _rows("examples/benchmark/faces.py", "--rounds", "20")
+    names = {
+        "pool": "pool, {}",
+        "vector_env": "VectorEnv, {}",
+        "envpool": "envpool face, {}",
+    }
+    found = {}
+    for key, where in (("here", "this process"), ("two", "2 processes")):
+        found |= {f"{name}.{key}": best[text.format(where)] for name, text in names.items()}
+        for name in ("vector_env", "envpool"):
+            found[f"{name}.{key}.more"] = found[f"{name}.{key}"] - found[f"pool.{key}"]
+    others = {"sync": "gymnasium, sync", "async": "gymnasium, async", "cpp": "EnvPool (C++ env)"}
+    return found | {key: best[name] for key, name in others.items() if name in best}
+
+
+def ray() -> dict[str, float]:
+    """Our ``RayVectorEnv`` and Tianshou's, and the costs of one driver with the extrapolation."""
+    found: dict[str, float] = {}
+    facts = _rows("examples/ray_scale.py", "--against-tianshou")
+    for env, name in (("CartPole", "cartpole"), ("1 ms", "ms")):
+        for kind in ("tianshou", "ours"):
+            found[f"{name}.{kind}"] = facts[f"{env}, {kind}, steps"]
+            found[f"{name}.{kind}.cpu"] = 1e6 * facts[f"{env}, {kind}, cpu"]
+        found[f"{name}.gain"] = found[f"{name}.ours"] / found[f"{name}.tianshou"]
+        found[f"{name}.less"] = found[f"{name}.tianshou.cpu"] / found[f"{name}.ours.cpu"]
+    costs = _rows("examples/ray_scale.py")
+    found |= {"call": 1e6 * costs["call"], "env": 1e6 * costs["env"], "byte": 1e9 * costs["byte"]}
+    return found | extrapolated(found["call"] / 1e6, found["env"] / 1e6)
+
+
+def extrapolated(call: float, env: float) -> dict[str, float]:
+    """Milliseconds of a batch, batches and steps per second, by the costs of one driver."""
+    found = {}
+    for num_envs in (1_000, 10_000, 100_000):
+        for per_actor in (8, 64):
+            seconds = num_envs / per_actor * call + num_envs * env
+            key = f"{num_envs}.{per_actor}"
+            found |= {f"{key}.batch": 1e3 * seconds, f"{key}.batches": 1 / seconds}
+            found[f"{key}.steps"] = num_envs / seconds
+    return found
+
+
 PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "simulator": simulator,
     "halves": halves,
     "libraries": libraries,
     "ppo": ppo,
+    "rollouts": rollouts,
+    "evaluation": evaluation,
+    "threads": threads,
+    "overhead": overhead,
+    "interfaces": interfaces,
+    "ray": ray,
 }
+ON_REQUEST = {"ray"}
+"""Parts that ``measure`` leaves out unless they are named: Ray takes some minutes to start."""
 
 
 def _run(*words: str) -> None:
@@ -141,13 +248,18 @@ def _run(*words: str) -> None:
     subprocess.run([sys.executable, *words], cwd=ROOT, env=env, check=True)  # noqa: S603
 
 
+def _rows(*words: str) -> Any:
+    """The result that a program writes with ``--json FILE``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.json"
+        _run(*words, "--json", str(path))
+        return json.loads(path.read_text())
+
+
 def _bench(names: dict[str, str], *words: str) -> dict[str, float]:
     """Medians of ``envpool-py bench``, and the gains of the pool called ``ours``."""
     backends = [word for name in names for word in ("--backend", name)]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "bench.json"
-        _run("-m", "envpool_py.cli", "bench", *words, *backends, "--json", str(path))
-        rows = json.loads(path.read_text())
+    rows = _rows("-m", "envpool_py.cli", "bench", *words, *backends)
     rates: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         rates[names[row["pool"]]].append(row["steps"] / row["seconds"])
@@ -191,7 +303,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.action == "measure":
         found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"parts": {}}
         busy = measuring.busy_part(1.0) or 0.0
-        for name in args.parts or PARTS:
+        for name in args.parts or [name for name in PARTS if name not in ON_REQUEST]:
+            begun = time.monotonic()
             new = {key: float(f"{value:.4g}") for key, value in PARTS[name]().items()}
             old = found["parts"].get(name, {})
             for key in old.keys() - new.keys():  # its library is not installed here
@@ -201,6 +314,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             facts = {"version": envpool_py.__version__, "cores": cores, "busy": round(busy, 2)}
             found.setdefault("facts", {})[name] = facts
             FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            print(f"{name}: measured in {time.monotonic() - begun:.0f} s", flush=True)
     for page in pages():
         text = page.read_text(encoding="utf-8")
         page.write_text(written(text, values_of()), encoding="utf-8")

@@ -244,10 +244,26 @@ def draw_grid(_args: argparse.Namespace) -> Figure:
     return figure
 
 
+def draw_card(args: argparse.Namespace) -> Figure:
+    """What previews of the pages in chats show: the name above a run of partial batches."""
+    found = record_timelines(args.seconds)["Partial batches, wait_num=4"]
+    figure = Figure(figsize=(8, 4.2), layout="none")
+    figure.text(0.05, 0.83, "envpool_py", fontsize=34, weight="bold", color=BLUE)
+    text = "Any Python environment, many at a time, at full speed,\nand no crash ends the run."
+    figure.text(0.05, 0.62, text, fontsize=17, color=DARK)
+    panel = figure.add_axes((0.05, 0.06, 0.9, 0.5))
+    colours = {timeline.STEP: BLUE, timeline.DONE: GREY, timeline.CALLER: ORANGE}
+    timeline.draw_spans(panel, [found.caller, *found.envs], colours)
+    panel.set(xlim=(0, 1e3 * found.seconds))
+    panel.set_axis_off()
+    return figure
+
+
 PICTURES: dict[str, Callable[[argparse.Namespace], Figure]] = {
     "timeline": draw_timeline,
     "grid": draw_grid,
     "crash": draw_crash,
+    "card": draw_card,
 }
 
 

@@ -1,6 +1,6 @@
 """Measure the limits of one driver of `RayVectorEnv`, and extrapolate to large clusters.
 
-    python examples/ray_scale.py [--against-tianshou]
+    python examples/ray_scale.py [--against-tianshou] [--json FILE]
 
 A batch takes the driver CPU time for each remote call and for each env. Both costs are fitted to
 runs of envs that do nothing, in few actors; the table extrapolates them to many actors. With
@@ -11,9 +11,11 @@ orders.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -73,14 +75,15 @@ def measure(pool: Any, seconds: float) -> tuple[float, float]:
     return wall, cpu
 
 
-def against_tianshou(seconds: float) -> None:
-    """Print steps a second and the driver's CPU for each step, of both."""
+def against_tianshou(seconds: float) -> dict[str, float]:
+    """Print steps a second and the driver's CPU for each step, of both; return them."""
     from tianshou.env import RayVectorEnv as Theirs  # noqa: PLC0415 - not needed otherwise
 
     subjects: dict[str, Callable[[], gym.Env]] = {
         "CartPole": lambda: gym.make("CartPole-v1"),
         "1 ms": lambda: Idle(seconds=1e-3),
     }
+    facts: dict[str, float] = {}
     for name, env_fn in subjects.items():
         found: dict[str, list[tuple[float, float]]] = {"Tianshou": [], "envpool_py": []}
         for kind in ("Tianshou", "envpool_py", "envpool_py", "Tianshou"):
@@ -99,10 +102,16 @@ def against_tianshou(seconds: float) -> None:
         theirs, ours = (np.mean(runs, axis=0) for runs in found.values())
         steps, cpu = (theirs / ours).tolist()
         print(f"{name} x 32: {steps:.1f} times the steps, 1/{cpu:.1f} of the CPU", flush=True)
+        for kind, (wall, own) in (("tianshou", theirs), ("ours", ours)):
+            facts |= {f"{name}, {kind}, steps": 32 / wall, f"{name}, {kind}, cpu": own / 32}
+    return facts
 
 
-def model(seconds: float) -> None:
-    """Fit the cost of a call, of an env and of a byte, and print the extrapolation."""
+def model(seconds: float) -> dict[str, float]:
+    """Fit the cost of a call, of an env and of a byte; print the extrapolation, return the costs.
+
+    All are in seconds of CPU time of the driver.
+    """
     rows = []
     for actors, per_actor, size in SHAPES:
         fns = [lambda size=size: Idle(size)] * (actors * per_actor)
@@ -124,6 +133,7 @@ def model(seconds: float) -> None:
                 f" CPU and {num_envs * 40 / 1e6:.2f} MB a batch, {1 / batch:.1f} batches/s,"
                 f" {num_envs / batch:.0f} steps/s"
             )
+    return {"call": call, "env": env, "byte": byte}
 
 
 def main() -> None:
@@ -131,13 +141,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--against-tianshou", action="store_true")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
+    parser.add_argument("--json", metavar="FILE", help="write the figures, in seconds")
     args = parser.parse_args()
     if args.against_tianshou:
-        against_tianshou(args.seconds)
+        facts = against_tianshou(args.seconds)
     else:
         start_ray()
-        model(args.seconds)
+        facts = model(args.seconds)
         ray.shutdown()
+    if args.json:
+        Path(args.json).write_text(json.dumps(facts, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,25 +1,31 @@
 """Every function and class that makes a pool: an option works, or is refused; equal meanings."""
 
-import contextlib
+import ast
 import copy
 import functools
 import inspect
-import os
-import signal
-from pathlib import Path
+import multiprocessing
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
 
 import envpool_py
-from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, envpool, make
+from envpool_py import (
+    DummyVectorEnv,
+    ShmemVectorEnv,
+    SubprocVectorEnv,
+    ThreadVectorEnv,
+    envpool,
+    make,
+)
 from envpool_py.env.pool_options import CLASSES
 from envpool_py.gymnasium import VectorEnv, make_vec
 from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
 from envpool_py.sb3.common.env_util import make_vec_env
-from tests.support.helpers import run_python, wait_until
+from tests.support import doors
+from tests.support.doors import ARRAYS, IN_PROCESS, OPTIONS, THREADS, WHOLE, Door
+from tests.support.helpers import ROOT, run_python
 
 CART = "CartPole-v1"
 FNS = [functools.partial(gym.make, CART)] * 2
@@ -29,67 +35,42 @@ def by_vec_env(cls, **options):
     return make_vec_env(CART, 2, vec_env_cls=cls, vec_env_kwargs=options)
 
 
+_MAKE = functools.partial(make, CART, 2)
 DOORS = {
-    "DummyVectorEnv": functools.partial(DummyVectorEnv, FNS),
-    "ShmemVectorEnv": functools.partial(ShmemVectorEnv, FNS),
-    "SubprocVectorEnv": functools.partial(SubprocVectorEnv, FNS),
-    "make": functools.partial(make, CART, 2, backend="shmem"),
-    "make, dummy": functools.partial(make, CART, 2, backend="dummy"),
-    "make_vec": lambda **options: make_vec(CART, 2, "async", options),
-    "VectorEnv": functools.partial(VectorEnv, FNS),
-    "envpool.make": lambda **options: envpool.make(
-        CART, num_envs=2, pool_options={"backend": "shmem", **options}
+    "DummyVectorEnv": Door(functools.partial(DummyVectorEnv, FNS), IN_PROCESS),
+    "ShmemVectorEnv": Door(functools.partial(ShmemVectorEnv, FNS)),
+    "SubprocVectorEnv": Door(functools.partial(SubprocVectorEnv, FNS)),
+    "ThreadVectorEnv": Door(functools.partial(ThreadVectorEnv, FNS), THREADS, own={"num_threads"}),
+    "make": Door(functools.partial(_MAKE, backend="shmem")),
+    "make, dummy": Door(functools.partial(_MAKE, backend="dummy"), IN_PROCESS),
+    "make, thread": Door(functools.partial(_MAKE, backend="thread"), THREADS, own={"num_threads"}),
+    "make_vec": Door(lambda **options: make_vec(CART, 2, "async", options), WHOLE),
+    "make_vec, sync": Door(
+        lambda **options: make_vec(CART, 2, "sync", options), WHOLE | IN_PROCESS
     ),
-    "DummyVecEnv": functools.partial(DummyVecEnv, FNS),
-    "SubprocVecEnv": functools.partial(SubprocVecEnv, FNS),
-    "ShmemVecEnv": functools.partial(ShmemVecEnv, FNS),
-    "make_vec_env": functools.partial(by_vec_env, SubprocVecEnv),
+    "VectorEnv": Door(functools.partial(VectorEnv, FNS), WHOLE),
+    "envpool.make": Door(
+        lambda **options: envpool.make(
+            CART, num_envs=2, pool_options={"backend": "shmem", **options}
+        ),
+        ARRAYS | {"wait_num", "autoreset_mode"},
+        "next_step",
+    ),
+    "envpool.make, dm": Door(
+        lambda **options: envpool.make_dm(
+            CART, num_envs=2, pool_options={"backend": "dummy", **options}
+        ),
+        ARRAYS | IN_PROCESS | {"wait_num", "autoreset_mode"},
+        "next_step",
+    ),
+    "DummyVecEnv": Door(
+        functools.partial(DummyVecEnv, FNS), ARRAYS | WHOLE | IN_PROCESS, "same_step"
+    ),
+    "SubprocVecEnv": Door(functools.partial(SubprocVecEnv, FNS), ARRAYS | WHOLE, "same_step"),
+    "ShmemVecEnv": Door(functools.partial(ShmemVecEnv, FNS), ARRAYS | WHOLE, "same_step"),
+    "make_vec_env": Door(functools.partial(by_vec_env, SubprocVecEnv), ARRAYS | WHOLE, "same_step"),
 }
-IN_PROCESS = {"DummyVectorEnv", "make, dummy", "DummyVecEnv"}
-WHOLE = {"make_vec", "VectorEnv", "DummyVecEnv", "SubprocVecEnv", "ShmemVecEnv", "make_vec_env"}
-SB3 = {"DummyVecEnv", "SubprocVecEnv", "ShmemVecEnv", "make_vec_env"}
-
-#: A value of each option, and the doors that refuse it.
-OPTIONS = {
-    "strict_timeout": (True, ()),
-    "columns": (False, {*SB3, "envpool.make"}),
-    "copy": (False, {*SB3, "envpool.make"}),
-    "reset_first": (True, {*SB3}),
-    "measure": (True, ()),
-    "record": (None, ()),
-    "autoreset_mode": ("same_step", {"envpool.make"}),
-    "episode_seeds": (True, ()),
-    "reset_fn": (None, ()),
-    "recycle": (3, ()),
-    "validate": ("always", ()),
-    "on_error": ("restart", ()),
-    "max_restarts": (3, ()),
-    "restart_backoff": (0.5, ()),
-    "on_restart": (None, ()),
-    "threads_per_process": (2, IN_PROCESS),
-    "affinity": (False, IN_PROCESS),
-    "step_timeout": (60.0, IN_PROCESS),
-    "caller_steps": (False, IN_PROCESS),
-    "concurrent": (True, IN_PROCESS),
-    "num_processes": (1, IN_PROCESS),
-    "context": ("fork", IN_PROCESS),
-    "start_method": ("fork", IN_PROCESS),
-    "wait_num": (1, {*WHOLE, "envpool.make"}),
-    "timeout": (9.0, WHOLE),
-}
-#: Names of other libraries, and misspelt ones: no door takes them.
-FOREIGN = ["batch_size", "n_envs", "num_threads", "num_workers", "vectorization_mode", "on_eror"]
-
-
-@contextlib.contextmanager
-def made(door, **options):
-    found = DOORS[door](**options)
-    with found as entered:
-        assert entered is found
-        yield found, getattr(found, "pool", found)
-    assert found.closed
-    assert found.is_closed
-    found.close()
+WITH_PROCESSES = sorted(name for name, door in DOORS.items() if "context" not in door.refuses)
 
 
 def test_every_option_is_in_the_table():
@@ -99,82 +80,90 @@ def test_every_option_is_in_the_table():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
-def test_each_option_works_or_is_refused(door):
-    for name, (value, refused) in OPTIONS.items():
-        if door in refused:
-            own = "context" if (door, name) == ("make, dummy", "start_method") else name
-            with pytest.raises((TypeError, ValueError), match=own):
-                DOORS[door](**{name: value})
-            continue
-        with made(door, **{name: value}) as (found, pool):
-            assert len(found) == 2
-            assert "num_envs=2" in repr(found)
-            options, own = pool._options, "context" if name == "start_method" else name
-            held = {k: v for part in options for k, v in vars(part).items()}
-            if own in held:
-                assert held[own] == value
-            elif own == "context":
-                assert "context='fork'" in repr(pool)
-            else:
-                assert getattr(pool, own) == value
+def test_each_option_works_or_is_refused(door, tmp_path):
+    doors.check_options(DOORS[door], tmp_path)
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("name", FOREIGN)
-def test_a_foreign_or_misspelt_name_is_refused(door, name):
-    with pytest.raises(TypeError, match=name):
-        DOORS[door](**{name: 2})
-
-
-SPELLINGS = {
-    "same_step": ["same_step", "SameStep", "SAME_STEP", AutoresetMode.SAME_STEP],
-    "next_step": ["next_step", "NextStep", "NEXT_STEP", AutoresetMode.NEXT_STEP],
-    None: [None, "disabled", "Disabled", AutoresetMode.DISABLED],
-}
+def test_a_foreign_or_misspelt_name_is_refused(door):
+    doors.check_foreign(DOORS[door])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
 def test_every_spelling_of_an_autoreset_mode(door):
-    only = "same_step" if door in SB3 else "next_step" if door == "envpool.make" else ...
-    for mode, spellings in SPELLINGS.items():
-        for spelling in spellings:
-            if only not in (..., mode):
-                with pytest.raises(ValueError, match="autoreset_mode must be"):
-                    DOORS[door](autoreset_mode=spelling)
-                continue
-            with made(door, autoreset_mode=spelling) as (_, pool):
-                assert pool._options.env.autoreset_mode == mode
-    with pytest.raises(ValueError, match="autoreset_mode must be"):
-        DOORS[door](autoreset_mode="now")
+    doors.check_spellings(DOORS[door])
 
 
-@pytest.mark.parametrize("door", sorted(DOORS.keys() - IN_PROCESS))
+@pytest.mark.parametrize("door", WITH_PROCESSES)
 def test_both_names_of_an_option_are_one_too_many(door):
-    with pytest.raises(TypeError, match="are the same option"):
-        DOORS[door](context="fork", start_method="fork")
+    doors.check_both_names(DOORS[door])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", sorted(DOORS.keys() - IN_PROCESS))
+@pytest.mark.parametrize("door", WITH_PROCESSES)
 def test_a_reset_starts_a_dead_process_again(door):
-    with made(door, context="fork") as (found, pool):
-        found.reset()
-        pid = pool.apply(_pid, id=[1])[0]
-        os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: not alive(pid))
-        found.reset()
-        assert pool.apply(_pid, id=[1])[0] != pid
+    doors.check_revival(DOORS[door], context="fork")
 
 
-def _pid(_):
-    return os.getpid()
+#: The doors of each column of the table in docs/options.md.
+COLUMNS = {
+    "pools": ["DummyVectorEnv", "ShmemVectorEnv", "SubprocVectorEnv", "ThreadVectorEnv"],
+    "`make`": ["make", "make, dummy", "make, thread"],
+    "`VectorEnv`, `make_vec`": ["VectorEnv", "make_vec", "make_vec, sync"],
+    "`envpool.make`": ["envpool.make", "envpool.make, dm"],
+    "SB3 classes": ["DummyVecEnv", "SubprocVecEnv", "ShmemVecEnv", "make_vec_env"],
+}
 
 
-def alive(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    return False
+def defaults_in_the_docs():
+    """Each option, and by column the text of its default and whether it is decided (bold)."""
+    text = (ROOT / "docs/options.md").read_text().partition("## Defaults that differ")[2]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert rows[0] == ["option", *COLUMNS]
+    for name, *cells in rows[1:]:
+        for column, cell in zip(COLUMNS, cells, strict=True):
+            yield name.strip("`"), column, cell.strip("*"), cell.startswith("**")
+
+
+def default_of(name, text, door):
+    """The value that the text of a default means for a door."""
+    if name == "context":
+        forkserver = text == "forkserver, else spawn"
+        return "forkserver" if forkserver else multiprocessing.get_start_method()
+    if name == "num_processes":  # measured: a number of one of the two envs
+        return ANY_NUMBER if text.endswith('`"auto"`') and door != "VectorEnv" else None
+    return 2 if text in ("all", "`batch_size`") else ast.literal_eval(text.strip("`"))
+
+
+ANY_NUMBER = {1, 2}
+#: Values that are not decided.
+OTHER = {"wait_num": 1, "timeout": 9.0, "same_step": "next_step", "next_step": "same_step"}
+
+
+@pytest.mark.slow
+def test_the_defaults_are_those_of_the_docs():
+    held = {}
+    for name, door in DOORS.items():
+        with doors.made(door) as (found, pool):
+            held[name] = doors.held_by(pool, found)
+    listed = list(defaults_in_the_docs())
+    for name, column, text, is_decided in listed:
+        for door in COLUMNS[column]:
+            refuses, found = DOORS[door].refuses, held[door][name]
+            if name in ("num_processes", "context") and name in refuses:
+                continue  # as the page says below the table
+            expected = default_of(name, text, door)
+            assert found in ANY_NUMBER if expected is ANY_NUMBER else found == expected, name
+            if is_decided:
+                other = OTHER[found] if isinstance(found, str) else not found
+                with pytest.raises(ValueError, match=f"{name} must be .*, because "):
+                    DOORS[door].make(**{name: OTHER.get(name, other)})
+            else:
+                assert name not in refuses
+    for name in OPTIONS.keys() - {name for name, *_ in listed} - {"start_method"}:
+        assert len({str(each[name]) for each in held.values()}) == 1, name
 
 
 # --------------------------------------------------------------------------------- names of envs
@@ -225,6 +214,17 @@ for make in BY_NAME.values():
 def test_an_atari_game_needs_no_import():
     pytest.importorskip("ale_py")
     assert run_python("-c", ATARI).split() == ["2"] * len(BY_NAME)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["shmem", "thread"])
+def test_envpools_num_threads_is_the_number_of_threads_or_processes(backend):
+    door = functools.partial(envpool.make, CART, num_envs=3, num_threads=2)
+    with door(pool_options={"backend": backend}) as found:
+        assert f"num_{'threads' if backend == 'thread' else 'processes'}=2" in repr(found.pool)
+    count = "num_threads" if backend == "thread" else "num_processes"
+    with pytest.raises(TypeError, match=f"num_threads and {count} are the same option"):
+        door(pool_options={"backend": backend, count: 3})
 
 
 class Knobs(gym.Env):
@@ -336,6 +336,6 @@ def test_ids_have_two_names_everywhere(call):
                 pool.recv()
             assert pool.batch_ids.tolist() == [1]
             assert len(pool.get_env_attr("spec", **names)) == 1
-            assert len(pool.apply(_pid, **names)) == 1
+            assert len(pool.apply(doors.pid_of, **names)) == 1
         with pytest.raises(TypeError, match="ids are given twice"):
             getattr(pool, call)([0], id=[1], env_id=[1])

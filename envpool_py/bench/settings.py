@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.pool.backends import BACKENDS, make
+from envpool_py.pool.backends import make, pool_class
 from envpool_py.pool.base import BaseVectorEnv
 
 LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
@@ -54,6 +54,14 @@ class Setting(NamedTuple):
     concurrent: bool = False
     copy: bool = True
     on_error: str = "raise"
+    context: str | None = None
+
+    def with_options(self, on_error: str, context: str | None) -> Setting:
+        """The setting with the options of a command, as far as they concern this pool."""
+        return self._replace(
+            on_error=self.on_error if self.pool in (LOOP, SYNC, ASYNC) else on_error,
+            context=context if self.pool in (ASYNC, MAKE) or self.num_processes else None,
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -66,6 +74,11 @@ class Setting(NamedTuple):
     def in_threads(self) -> bool:
         """Whether each env has its own thread."""
         return self.concurrent or self.pool == "thread"
+
+    @property
+    def in_caller(self) -> bool:
+        """Whether envs are in the calling process, which a crash of theirs ends."""
+        return self.caller_steps or not self.num_processes
 
     @property
     def text(self) -> str:
@@ -82,7 +95,6 @@ class Setting(NamedTuple):
 
     @property
     def started_processes(self) -> int:
-        """How many processes this starts."""
         return self.num_envs if self.pool == ASYNC else self.num_processes
 
 
@@ -131,15 +143,15 @@ def start(setting: Setting, env_fns: Sequence[Callable[[], Any]], batches: list[
     if setting.pool == SYNC:
         return _run_gymnasium(gym.vector.SyncVectorEnv(env_fns), actions)
     if setting.pool == ASYNC:
-        return _run_gymnasium(gym.vector.AsyncVectorEnv(env_fns), actions)
+        pool = gym.vector.AsyncVectorEnv(env_fns, context=setting.context)
+        return _run_gymnasium(pool, actions)
     return _run_pool(make_pool(setting, env_fns), actions)
 
 
 def make_pool(setting: Setting, env_fns: Sequence[Callable[[], Any]]) -> BaseVectorEnv:
-    """One of our pools."""
     if setting.pool == MAKE:
         return make(env_fns[0], setting.num_envs, **setting.options, **_OPTIONS)
-    return BACKENDS[setting.pool](env_fns, **setting.options, **_OPTIONS)
+    return pool_class(setting.pool)(env_fns, **setting.options, **_OPTIONS)
 
 
 def _run_loop(envs: list[Any], actions: Iterator[Any]) -> Running:

@@ -32,11 +32,9 @@ class Noted(gym.Wrapper[Any, Any, Any, Any]):
         self.spans: list[Span] = []
 
     def step(self, action: Any) -> Any:
-        """Step the env."""
         return self._timed(STEP, self.env.step, action)
 
     def reset(self, **kwargs: Any) -> Any:
-        """Reset the env."""
         return self._timed(RESET, self.env.reset, **kwargs)
 
     def _timed(self, what: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from envpool_py.bench.measure import Caller, Job, Measurement, Results
-from envpool_py.bench.settings import Setting, beside_caller, leave_core
+from envpool_py.bench.settings import LOOP, MAKE, SYNC, Setting, beside_caller, leave_core
 
 #: A smaller difference of speed is none: the simplest setting is then recommended.
 WITHIN = 0.1
@@ -123,10 +123,9 @@ def recommended(results: Results, caller: Caller) -> Setting:
     return min((setting for setting, rate in rest.items() if rate >= enough), key=_complexity)
 
 
-def _complexity(setting: Setting) -> tuple[bool, int, int]:
-    """Isolation first, then few processes, then large batches."""
-    return (
-        setting.caller_steps or setting.pool == "thread",
-        setting.num_processes,
-        -(setting.wait_num or 0),
-    )
+def _complexity(setting: Setting) -> tuple[int, bool, int, int]:
+    """A loop first, then what ``make`` chooses; then isolation, few processes, large batches."""
+    simple = (LOOP, SYNC, "dummy", MAKE)
+    place = simple.index(setting.pool) if setting.pool in simple else len(simple)
+    is_shared = setting.caller_steps or setting.pool == "thread"
+    return place, is_shared, setting.started_processes, -(setting.wait_num or 0)

@@ -15,7 +15,7 @@ from textwrap import fill
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
-from envpool_py.cli.arguments import INTERRUPTED, Parser, complain
+from envpool_py.cli.arguments import INTERRUPTED, Parser, complain, refuse
 from envpool_py.cli.naming import UsageError
 from envpool_py.errors import EnvError
 
@@ -68,9 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         own.formatter_class = _Formatter
         command.add_options(own)
-        own.set_defaults(run=command.run)
+        own.set_defaults(run=command.run, parser=own)
     try:
-        args = parser.parse_args(argv)
+        args, unknown = parser.parse_known_args(argv)
+        if unknown:
+            refuse(getattr(args, "parser", parser), unknown[0], vars(args))
         if "run" in args:
             return int(args.run(args))
         parser.print_help()

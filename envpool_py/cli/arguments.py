@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib.util
 import json
 import math
+import multiprocessing
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,8 +18,9 @@ from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
-from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.backends import BACKENDS, pool_class
 from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.options import FOREIGN, OWN
 from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The part of the machine that is busy from which on figures vary, and how long it is measured.
@@ -30,12 +34,28 @@ class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing the usage and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError``."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
+def refuse(parser: Parser, argument: str, known: Collection[str]) -> NoReturn:
+    """Raise ``UsageError`` for an argument that a command does not take; ``known``: its options."""
+    name = argument.lstrip("-").partition("=")[0].replace("-", "_")
+    ours = FOREIGN.get(name, name)
+    if like := difflib.get_close_matches(ours if ours in known else name, known, 1, 0.8):
+        why = f"did you mean --{like[0].replace('_', '-')}?"
+    elif name in FOREIGN:
+        why = f"in pools it is {FOREIGN[name]}"
+    else:
+        why = "only pools in Python take it" if name in OWN else "there is no such option"
+    parser.error(f"{argument}: {parser.prog} does not take it; {why}")
+
+
+def exact(count: int) -> str:
+    """All digits, the thousands separated: ``12 345``."""
+    return f"{count:,}".replace(",", " ")
+
+
 def complain(text: str) -> None:
-    """Write a line to stderr."""
     sys.stderr.write(f"envpool-py: {text}\n")
 
 
@@ -47,8 +67,11 @@ def complain_if_busy() -> None:
 
 
 def counted(count: int, what: str) -> str:
-    """``1 error`` or ``2 errors``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """``1 error``, ``2 errors``, ``2 policies`` or ``2 batches``."""
+    if count != 1:
+        what = re.sub("y$", "ie", what)
+        what += "es" if what.endswith("ch") else "s"
+    return f"{exact(count)} {what}"
 
 
 def first_line(message: str) -> str:
@@ -63,19 +86,19 @@ def at_least(least: int) -> Callable[[str], int]:
     """The type of an int that is ``least`` or more; ``50_000`` and ``5e4`` are one."""
 
     def integer(text: str) -> int:
-        value = int(text) if "e" not in text.lower() else _whole(text)
+        value = float(text) if "e" in text.lower() else int(text)
+        if not float(value).is_integer():
+            raise UsageError(f"must be an integer, got {text}")
         if value < least:
-            raise UsageError(f"must be {least} or more, got {value}")
-        return value
+            raise UsageError(f"must be {least} or more, got {int(value)}")
+        return int(value)
 
     return integer
 
 
-def _whole(text: str) -> int:
-    value = float(text)
-    if not value.is_integer():
-        raise UsageError(f"must be an integer, got {text}")
-    return int(value)
+def count_or_auto(text: str) -> int | str:
+    """The type of an int that is 1 or more, or ``auto``."""
+    return text if text == "auto" else at_least(1)(text)
 
 
 def seconds(text: str) -> float:
@@ -137,11 +160,21 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--num-envs": {**_COUNT, "help": "how many copies of the env; default: %(default)s"},
     "--wait-num": {**_COUNT, "metavar": "K", "help": "rows that a batch waits for; default: all"},
     "--seconds": {"type": seconds, "metavar": "S"},
-    "--backend": {"choices": [*BACKENDS], "default": "shmem", "help": "default: shmem"},
+    "--backend": {
+        "choices": [*BACKENDS],
+        "default": "shmem",
+        "help": "the kind of pool; default: %(default)s",
+    },
+    "--context": {
+        "choices": multiprocessing.get_all_start_methods(),
+        "help": "how worker processes are started; default: as Python does here",
+    },
     "--num-processes": {
-        **_COUNT,
-        "help": "number of processes that share the envs; default: one per core. For envs that"
-        " mostly wait, pass the number of envs",
+        "type": count_or_auto,
+        "metavar": "N",
+        "help": "number of processes (or threads, or actors) that share the envs; auto: measured,"
+        " one per env if steps mostly wait; default: one per core, per env, or what Ray has room"
+        " for",
     },
     "--policy-us": {
         "type": at_least(0),
@@ -204,14 +237,20 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> None:
 def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any) -> BaseVectorEnv:
     """Make the pool of ``--backend`` and so on; UsageError: an env can't be made."""
     check_wait_num(args.wait_num, args.num_envs)
-    if args.backend == "ray":
-        options["num_processes"] = args.num_processes
-    elif args.backend != "dummy":
-        cores = len(usable_cores())
-        options["num_processes"] = min(args.num_processes or cores, args.num_envs)
-    elif args.num_processes is not None:
+    count = args.num_processes
+    if args.backend == "dummy" and count is not None:
         raise UsageError("--num-processes: the dummy backend has no processes")
+    if args.context is not None:
+        if args.backend not in ("subproc", "shmem"):
+            raise UsageError(f"--context: the {args.backend} backend starts no worker processes")
+        options["context"] = args.context
+    if args.backend == "thread":
+        options["num_threads"] = None if count == "auto" else count
+    elif args.backend != "dummy":
+        options["num_processes"] = count or (
+            "auto" if args.backend == "ray" else len(usable_cores())
+        )
     try:
-        return BACKENDS[args.backend]([env_fn] * args.num_envs, args.wait_num, **options)
+        return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)
     except EnvError as error:
         raise UsageError(first_line(error.message)) from None

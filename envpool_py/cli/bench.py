@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
-from envpool_py.bench.settings import ASYNC, LOOP, MAKE, NAMES, SYNC, Setting, all_settings
+from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting, all_settings
+from envpool_py.bench.tune import WITHIN, recommended
 from envpool_py.cli import arguments
-from envpool_py.cli.arguments import CALLERS, add_shared, complain, complain_if_busy
+from envpool_py.cli.arguments import CALLERS, add_shared, complain, complain_if_busy, counted
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
-from envpool_py.cli.tables import WITHIN, duration, rate_of, records, show_results, text_of
+from envpool_py.cli.tables import duration, rate_of, records, show_results, text_of
 from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env on this machine"
@@ -21,9 +22,9 @@ pools: {", ".join(NAMES)}.
 loop is a plain loop over the envs, and make is the pool that envpool_py.make chooses. Only our
 pools have partial batches: with --wait-num the others step whole batches.
 
-Each pool is measured in a fresh process, one pool after the other and over again. Ctrl-C ends it:
-what was measured is shown and written, and the exit status is 130. The pools of other libraries are
-measured by examples/benchmark of the repository.
+Each pool is measured in a fresh process, one pool after the other and over again. After Ctrl-C the
+command shows and writes the measurements so far; the exit status is 130. examples/benchmark in the
+repository measures the pools of other libraries.
 
 example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 """
@@ -35,7 +36,6 @@ _START_UP = 1.5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     text = "measure only this pool; may be repeated"
     parser.add_argument("--backend", action="append", choices=NAMES, metavar="NAME", help=text)
@@ -43,14 +43,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--num-envs", action="append", help=text)
     text = "seconds of a measurement, after its warm-up; default: %(default)s"
     add_shared(parser, "--seconds", default=0.5, help=text)
-    text = "default: 3"
+    text = "measurements of each pool; default: %(default)s"
     parser.add_argument("--repeats", type=arguments.at_least(1), default=3, metavar="N", help=text)
-    add_shared(parser, "--wait-num", *CALLERS, "--max-processes", "--on-error")
+    add_shared(parser, "--wait-num", *CALLERS, "--max-processes", "--context", "--on-error")
     add_shared(parser, "--json", help="write all measurements to a file; -: to stdout")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), arguments.callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
     pools = sum(map(len, plan.values()))
@@ -59,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     complain_if_busy()
     each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
     complain(
-        f"{pools} pools of {' and '.join(map(str, plan))} envs x {len(callers)} policies x"
-        f" {args.repeats} repeats: about {duration(pools * args.repeats * each)}, and the time to"
-        " make the envs"
+        f"{counted(pools, 'pool')} of {' and '.join(map(str, plan))} envs x"
+        f" {counted(len(callers), 'policy')} x {counted(args.repeats, 'repeat')}: about"
+        f" {duration(pools * args.repeats * each)}, and the time to make the envs"
     )
     found: list[dict[str, Any]] = []
     ours_failed = False
@@ -88,25 +87,15 @@ def run(args: argparse.Namespace) -> int:
 def headlines(title: str, results: Results, callers: Sequence[Caller]) -> Iterator[str]:
     """For each caller the simplest of the fast pools, compared with the pools of others."""
     for caller in callers if results.measured else ():
-        fastest = results.rate(results.ranked(caller)[0], caller)
-        rates = {setting: results.rate(setting, caller) for setting in results.measured}
-        fast = [setting for setting, rate in rates.items() if (1 + WITHIN) * rate >= fastest]
-        best = min(fast, key=_complexity)
+        best = recommended(results, caller)
         yield f"{title}, {text_of(caller)}: {best.text}, {rate_of(results, best, caller)} steps/s"
         if best.pool == LOOP:
             yield f"  no difference: no pool is more than {WITHIN:.0%} faster than a loop"
             continue
         for other in results.measured:
             if other.pool in _NAMED and other != best:
-                gain = rates[best] / rates[other]
+                gain = results.rate(best, caller) / results.rate(other, caller)
                 yield f"  {gain:.2f} times the steps of {_NAMED[other.pool]}"
-
-
-def _complexity(setting: Setting) -> tuple[int, bool, int]:
-    """A loop first, then the pool that ``make`` chooses."""
-    simple = (LOOP, SYNC, "dummy", MAKE)
-    place = simple.index(setting.pool) if setting.pool in simple else len(simple)
-    return place, setting.caller_steps, setting.started_processes
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
@@ -118,8 +107,7 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
         if each.pool not in (args.backend or NAMES):
             continue
         if each.started_processes <= args.max_processes:
-            ours = each.pool not in (LOOP, SYNC, ASYNC)
-            found.append(each._replace(on_error=args.on_error) if ours else each)
+            found.append(each.with_options(args.on_error, args.context))
         else:
             processes = f"it would start {each.started_processes} processes, and --max-processes is"
             complain(f"{each.text} is left out: {processes} {args.max_processes}")

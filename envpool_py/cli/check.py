@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 import warnings
+from textwrap import TextWrapper
 from typing import Any
 
 from envpool_py.cli.arguments import add_shared, counted, write_json
-from envpool_py.cli.env_checks import stages_beside
+from envpool_py.cli.env_checks import Finding, stages_beside
 from envpool_py.cli.naming import add_env, env_fn_of
 
 HELP = "check an env against Gymnasium, pools and the usual policies"
@@ -18,9 +21,11 @@ the env. The exit status is 1 if there is an error, or, with --strict, a warning
 example: envpool-py check mine.py:MyEnv --env-kwarg size=3
 """
 
+#: Columns for the name of a stage.
+_INDENT = 19
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     add_shared(parser, "--num-envs", default=2)
     text = "the longest time of a stage; after that it counts as hanging; default: %(default)s"
@@ -31,18 +36,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     env_fn = env_fn_of(args)
     shown: list[dict[str, Any]] = []
     levels: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks catch those that matter
         for stage, findings in stages_beside([env_fn] * args.num_envs, args.seconds):
-            shown.append({"stage": stage, "findings": [each._asdict() for each in findings]})
-            levels += [each.level for each in findings]
+            if findings is not None:
+                shown.append({"stage": stage, "findings": [each._asdict() for each in findings]})
+                levels += [each.level for each in findings]
             if args.json != "-":
-                for text in [f"{level}: {message}" for level, message in findings] or ["ok"]:
-                    print(f"{stage:<26}{text}", flush=True)  # noqa: T201
+                _show(stage, findings)
     errors, warned = levels.count("error"), levels.count("warning")
     if args.json:
         counted_all = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
@@ -51,3 +55,22 @@ def run(args: argparse.Namespace) -> int:
         counts = f"{counted(errors, 'error')}, {counted(warned, 'warning')}"
         print(f"\n{args.env}: {counts}")  # noqa: T201
     return int(errors > 0 or (args.strict and warned > 0))
+
+
+def _show(stage: str, findings: list[Finding] | None) -> None:
+    """Write the name of a stage that begins, or the findings of one that has ended."""
+    if findings is None:
+        print(f"{stage:<{_INDENT}}", end="", flush=True)  # noqa: T201
+        return
+    indent = " " * _INDENT
+    # Elsewhere than on a terminal, each finding is one line.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    wrapper = TextWrapper(
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    texts = [f"{level}: {message}" for level, message in findings] or ["ok"]
+    print("\n".join(map(wrapper.fill, texts)).removeprefix(indent), flush=True)  # noqa: T201

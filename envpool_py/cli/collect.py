@@ -15,10 +15,18 @@ import numpy as np
 
 import envpool_py
 from envpool_py.cli import arguments
-from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, first_line
+from envpool_py.cli.arguments import (
+    INTERRUPTED,
+    add_shared,
+    at_least,
+    complain,
+    counted,
+    exact,
+    first_line,
+)
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.progress import showing
-from envpool_py.cli.tables import figures, show_table
+from envpool_py.cli.tables import figures, separated, show_table
 from envpool_py.collector import (
     AsyncCollector,
     Episode,
@@ -58,7 +66,6 @@ _RECENT = 100
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser, "; or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
@@ -75,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--wait-num", help=text)
     text = "longest wait for K rows"
     parser.add_argument("--timeout", type=arguments.seconds, metavar="SECONDS", help=text)
-    add_shared(parser, "--backend", "--num-processes")
+    add_shared(parser, "--backend", "--num-processes", "--context")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -104,7 +111,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "a new file for envpool-py replay: all requests, and checksums of the results"
     parser.add_argument("--record", metavar="FILE", help=text)
-    add_shared(parser, "--on-error")
+    add_shared(parser, "--on-error", "--json")
     text = "time limit of a step or reset; after that the env's process is killed"
     parser.add_argument("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
     parser.add_argument(
@@ -126,7 +133,6 @@ class Summary:
         self.seconds = 0.0  # until the end
 
     def add(self, episode: Episode) -> None:
-        """Count one episode."""
         self.returns.append(float(np.sum(episode.total_reward)))
         self.lengths.append(len(episode))
 
@@ -134,29 +140,44 @@ class Summary:
         """Return the current figures in one line."""
         steps = self.collector.num_steps
         rate = steps / max(time.perf_counter() - self.started, 1e-9)
-        text = f"{steps} steps, {rate:.0f} steps/s, {len(self.returns)} episodes"
+        text = f"{counted(steps, 'step')}, {separated(rate)} steps/s"
+        text += f", {counted(len(self.returns), 'episode')}"
         if self.returns:
             text += f", return {np.mean(self.returns[-_RECENT:]):.4g}"
         return text
 
-    def show(self, **more: object) -> None:
-        """Write the summary to stdout, with further rows that have a value."""
-        steps, rows = self.collector.num_steps, self.collector.num_rows
-        shown = {
-            "episodes": str(len(self.returns)),
-            "steps": str(sum(self.lengths)),
-            "return": figures(self.returns),
-            "length": figures(self.lengths),
-            "seconds": f"{self.seconds:.2f}",
-            "steps/s": f"{steps / max(self.seconds, 1e-9):.0f}",
-            "rows per batch": f"{rows / max(self.collector.num_batches, 1):.1f}",
+    def facts(self) -> dict[str, Any]:
+        """The summary, as ``--json`` writes it."""
+        collector = self.collector
+        return {
+            "episodes": len(self.returns),
+            "steps": sum(self.lengths),
+            "returns": self.returns,
+            "lengths": self.lengths,
+            "seconds": self.seconds,
+            "steps_per_second": collector.num_steps / max(self.seconds, 1e-9),
+            "rows_per_batch": collector.num_rows / max(collector.num_batches, 1),
         }
-        shown |= {name: str(value) for name, value in more.items() if value is not None}
-        show_table(shown.items())
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """Write the facts that have a value to stdout."""
+    shown = {
+        "episodes": exact(facts["episodes"]),
+        "steps": exact(facts["steps"]),
+        "return": figures(facts["returns"]),
+        "length": figures(facts["lengths"]),
+        "seconds": f"{facts['seconds']:.2f}",
+        "steps/s": separated(facts["steps_per_second"]),
+        "rows per batch": f"{facts['rows_per_batch']:.1f}",
+        "seed": str(facts["seed"]),
+        "restarts": exact(facts["restarts"]) if facts["restarts"] else None,
+        "file": facts["file"],
+    }
+    show_table((name, value) for name, value in shown.items() if value is not None)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     _complete(args)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
@@ -179,7 +200,16 @@ def run(args: argparse.Namespace) -> int:
     if status:
         complain(f"{_ENDED[status]}; {kept}")
     if summary is not None:
-        summary.show(seed=args.seed, restarts=len(restarts) or None, file=file)
+        own = {
+            "seed": args.seed,
+            "restarts": len(restarts),
+            "file": None if file is None else str(file),
+        }
+        facts = {"env": args.env, **summary.facts(), **own, "complete": status == 0}
+        if args.json:
+            arguments.write_json(args.json, facts)
+        if args.json != "-":
+            _show(facts)
     return status
 
 
@@ -215,8 +245,12 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     try:
         with showing(args.episodes or args.steps, progress):
             for episode in collector.episodes(args.episodes, args.steps, balanced=args.balanced):
-                if writer is not None and not _write(args, writer, episode):
-                    return 1
+                if writer is not None:
+                    try:
+                        writer.write(episode)
+                    except (OSError, TypeError, ValueError) as error:  # the disk may be full
+                        complain(f"{args.out}: {describe(error)}")
+                        return 1
                 summary.add(episode)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -231,16 +265,6 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     finally:
         summary.seconds = time.perf_counter() - summary.started
     return 0
-
-
-def _write(args: argparse.Namespace, writer: EpisodeWriter, episode: Episode) -> bool:
-    """Whether the episode was written; the disk may be full."""
-    try:
-        writer.write(episode)
-    except (OSError, TypeError, ValueError) as error:
-        complain(f"{args.out}: {describe(error)}")
-        return False
-    return True
 
 
 def _close(args: argparse.Namespace, writer: EpisodeWriter | None, status: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import multiprocessing
 import os
@@ -11,7 +10,6 @@ import pickle
 import random
 import re
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,9 +21,9 @@ import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
 from envpool_py.env import row_checks
-from envpool_py.errors import describe, line_of, name_exit
+from envpool_py.errors import EnvError, EnvTimeoutError, describe, line_of
+from envpool_py.pool.backends import ShmemVectorEnv
 from envpool_py.sb3.common.env_checker import check_env, checked_step
-from envpool_py.worker import descriptors, watchdog
 
 #: A whole episode is stepped, up to so many steps and seconds.
 _MOST_STEPS, _MOST_SECONDS = 1000, 10.0
@@ -43,7 +41,7 @@ class Finding(NamedTuple):
 
 def stages_beside(
     env_fns: Sequence[Callable[[], Any]], limit: float
-) -> Iterator[tuple[str, list[Finding]]]:
+) -> Iterator[tuple[str, list[Finding] | None]]:
     """As ``stages``, in another process, so that a crash or a hang of the env is a finding.
 
     A stage may take ``limit`` seconds. On Windows the stages are in this process.
@@ -51,86 +49,65 @@ def stages_beside(
     if "fork" not in multiprocessing.get_all_start_methods():
         yield from stages(env_fns)
         return
-    context, stacks = multiprocessing.get_context("fork"), descriptors.create_memory()
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_send_stages, args=(env_fns, sending, stacks))
-    sys.stdout.flush()
-    process.start()
-    sending.close()
-    stage, pid = "", process.pid or 0
-    try:
+    make = functools.partial(_Stages, env_fns)
+    stage = _MAKING
+    with ShmemVectorEnv([make], context="fork", step_timeout=limit) as pool:
         while True:
-            if not receiving.poll(limit):
-                place = _place_of(watchdog.await_stack(stacks, functools.partial(os.kill, pid)))
-                yield stage, [Finding("error", f"it has not ended within {limit:g} seconds{place}")]
+            try:
+                (found,) = pool.call("next_stage")
+            except EnvError as error:
+                end = re.sub(r"^.* process (was killed by )?| \(.*", "", error.message)
+                if isinstance(error, EnvTimeoutError):
+                    end = f"it has not ended within {limit:g} seconds"
+                place = "".join(re.findall(r" \((\S+:\d+)\)", error.message))
+                yield stage, [Finding("error", f"{end} at {place}" if place else end)]
                 return
-            stage, findings = receiving.recv()
-            if not stage:
+            except KeyboardInterrupt:
+                os.kill(pool.workers[0].process.pid, signal.SIGINT)
+                with contextlib.suppress(EnvError):
+                    yield from pool.get_env_attr("latest")
+                raise
+            if found is None:
                 return
-            if findings is not None:
-                yield stage, findings
-    except EOFError:
-        process.join()
-        end = name_exit(process.exitcode).removeprefix("was killed by ")
-        yield stage, [Finding("error", end + _place_of(watchdog.read_stack(stacks)))]
-    except KeyboardInterrupt:
-        os.kill(pid, signal.SIGINT)
-        with contextlib.suppress(EOFError):
-            while receiving.poll(1):
-                stage, findings = receiving.recv()
-                if findings is not None:
-                    yield stage, findings
-        raise
-    finally:
-        process.kill()
-        process.join()
-        receiving.close()
-        os.close(stacks)
+            stage = found[0]
+            yield found
 
 
-def _place_of(stack: tuple[str, str]) -> str:
-    return stack[0].replace(" (", " at ").removesuffix(")")
+class _Stages(gym.Env[Any, Any]):
+    """The stages as an env of a pool, whose process they are in."""
+
+    observation_space: Any = None
+    action_space: Any = None
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]]) -> None:
+        self._stages = stages(env_fns)
+        self.latest: Any = None
+
+    def next_stage(self) -> Any:
+        """Return what ``stages`` yields next; None: that was the last one."""
+        self.latest = next(self._stages, None)
+        return self.latest
 
 
-def _send_stages(env_fns: Sequence[Callable[[], Any]], sending: Any, stacks: int) -> None:
-    """Send each stage when it begins, with None, and when it has ended."""
-    watchdog.show_stacks(stacks)
-    with contextlib.suppress(KeyboardInterrupt):
-        for found in stages(env_fns, lambda stage: sending.send((stage, None))):
-            sending.send(found)
-    sending.send(("", None))
+def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding] | None]]:
+    """Check the envs that ``env_fns`` make, and close them.
 
-
-def stages(
-    env_fns: Sequence[Callable[[], Any]], begin: Callable[[str], object] = lambda _: None
-) -> Iterator[tuple[str, list[Finding]]]:
-    """Check the envs that ``env_fns`` make, and close them; yields each stage with its findings.
-
-    An error that an earlier stage has found is a note. ``begin`` is called with each stage.
+    Yields each stage with None when it begins, and with its findings when it has ended. An error
+    that an earlier stage has found is a note.
     """
     envs: list[Any] = []
-    by_name: dict[str, Callable[[Any], Iterable[Finding]]] = {
-        "spaces": _check_spaces,
-        "training": lambda env: _outcome("error", check_env, env),
-        "options": _check_options,
-        "a whole episode": _check_episode,
-        "seeds": _check_seeds,
-        "global generators": _check_global_generators,
-        "rendering": _check_rendering,
-        "closing": _check_closing,
-    }
     try:
-        begin("making envs")
-        yield "making envs", list(_make_envs(env_fns, envs))
+        yield _MAKING, None
+        yield _MAKING, list(_make_envs(env_fns, envs))
         found_by: dict[str, str] = {}  # the stage that has found an error, by its text
-        for name, check in by_name.items() if envs else ():
+        for name, check in _CHECKS.items() if envs else ():
             findings: list[Finding] = []
-            begin(name)
+            yield name, None
             with contextlib.suppress(Exception):  # "spaces" says what is wrong with it
                 envs[0].action_space.seed(0)  # so that a second check finds the same
             try:
                 findings += check(envs[0])
-            except Exception as error:  # noqa: BLE001 - whatever the env raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the env raises
                 findings.append(Finding("error", _text_of(error)))
             except KeyboardInterrupt as error:
                 yield name, [Finding("error", f"it ran until Ctrl-C{line_of(error)}")]
@@ -138,7 +115,7 @@ def stages(
             for k, (level, text) in enumerate(findings):
                 if level == "error" and found_by.setdefault(text, name) != name:
                     why = f"not checked, because of the error in {found_by[text]!r}"
-                    findings[k] = Finding("note", f"{why}: {text}")
+                    findings[k] = Finding("note", why)
             yield name, findings
     finally:
         for env in envs:
@@ -151,7 +128,7 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
     for i, env_fn in enumerate(env_fns):
         try:
             env = env_fn()
-        except Exception as error:  # noqa: BLE001 - whatever the env_fn raises
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the env_fn raises
             yield Finding("error", f"env {i}: env_fn raised {_text_of(error)}")
             return
         if not isinstance(env, gym.Env):
@@ -172,7 +149,7 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
                 yield Finding("error", text)
 
 
-def _text_of(error: Exception) -> str:
+def _text_of(error: BaseException) -> str:
     return describe(error).partition("\n")[0] + line_of(error)
 
 
@@ -239,8 +216,7 @@ def _check_seeds(env: Any) -> Iterator[Finding]:
         return
 
     def equal(first: int | None, second: int | None) -> bool:
-        runs = _bits(_run(env, first)), _bits(_run(env, second))
-        return bool(env_checker.data_equivalence(*runs, exact=True))
+        return _run(env, first) == _run(env, second)
 
     if not equal(0, 0):
         text = "reset(seed=0) and the same actions gave two different runs; draw from np_random"
@@ -273,25 +249,26 @@ def _check_closing(env: Any) -> Iterator[Finding]:
         yield from _outcome("error", env.close, prefix=f"{call}: ")
 
 
-def _bits(value: Any) -> Any:
-    """The value with its numbers as bytes: a NaN equals itself."""
-    if isinstance(value, dict):
-        return {key: _bits(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_bits(part) for part in value]
-    array = np.asarray(value) if isinstance(value, (np.ndarray, np.number, float)) else None
-    if array is None or array.dtype == object:
-        return value
-    return [str(array.dtype), *array.shape, array.tobytes()]
-
-
-def _run(env: Any, seed: int | None) -> list[Any]:
-    """Return copies of the results of a reset and a few steps."""
+def _run(env: Any, seed: int | None) -> list[bytes]:
+    """Return the results of a reset and a few steps, pickled: so a NaN equals itself."""
     env.action_space.seed(0)
-    run = [copy.deepcopy(env.reset(seed=seed)[0])]
+    run = [cloudpickle.dumps(env.reset(seed=seed)[0])]
     for _ in range(_COMPARED):
         *values, _ = checked_step(env)
-        run.append(copy.deepcopy(values))
+        run.append(cloudpickle.dumps(values))
         if values[2] or values[3]:
             break
     return run
+
+
+_MAKING = "making envs"
+_CHECKS: dict[str, Callable[[Any], Iterable[Finding]]] = {
+    "spaces": _check_spaces,
+    "training": lambda env: _outcome("error", check_env, env),
+    "options": _check_options,
+    "a whole episode": _check_episode,
+    "seeds": _check_seeds,
+    "global generators": _check_global_generators,
+    "rendering": _check_rendering,
+    "closing": _check_closing,
+}

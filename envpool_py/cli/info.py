@@ -20,12 +20,10 @@ _PACKAGES += ["torch", "ale-py", "mujoco", "ray", "tianshou"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     default, *others = multiprocessing.get_all_start_methods()
     facts = {
         "envpool-py": envpool_py.__version__,

@@ -163,18 +163,18 @@ def env_fn_of(
     for name in given:
         if names.count(name) > 1:
             raise UsageError(f"--env-kwarg: {name} is given twice")
-    wrappers = [wrapper.value for wrapper in args.wrapper]
+    wrappers, kwargs = [wrapper.value for wrapper in args.wrapper], {**more, **given}
+    env_fn: Callable[[], Any]
     if pettingzoo and is_pettingzoo(args.env):
         from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
 
-        env_fn = functools.partial(make_by_name, args.env, {**more, **given}, wrappers)
+        env_fn = functools.partial(make_by_name, args.env, kwargs, wrappers)
     else:
-        found, kwargs = _find(args.env), {**more, **given}
+        found = _find(args.env)
         if isinstance(found, Imported):
-            maker, kwargs = found.value, _accepted(found, given, more)
-        else:  # not its id, which the worker process need not know
-            maker = functools.partial(gym.make, found, disable_env_checker=True)
-        env_fn = functools.partial(env_names.make_env, maker, kwargs, wrappers)
+            kwargs = _accepted(found, given, more)
+        env = found.value if isinstance(found, Imported) else found
+        env_fn = env_names.env_fn_of(env, kwargs, wrappers, disable_env_checker=True)
     wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
     env_names.attach(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn
@@ -210,7 +210,8 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
     if args.wrapper:
         words.append(f"wrappers=[{', '.join(each.path for each in args.wrapper)}]")
     words.append(f"backend={json.dumps(setting.pool)}")
-    words += [f"{key}={value}" for key, value in setting.options.items()]
+    for key, value in setting.options.items():
+        words.append(f"{key}={json.dumps(value) if isinstance(value, str) else value}")
     return "\n".join([*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"])
 
 

@@ -7,10 +7,20 @@ import ast
 import pdb  # noqa: T100 - the command opens it
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
-from envpool_py.cli.arguments import at_least, complain, counted, first_line
+from envpool_py.cli.arguments import (
+    add_shared,
+    at_least,
+    complain,
+    counted,
+    exact,
+    first_line,
+    write_json,
+)
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, imported, is_registered
+from envpool_py.cli.progress import showing
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import recorder
 from envpool_py.replayer import Replay, replay
@@ -24,17 +34,16 @@ Without ENV, only an id in Gymnasium's registry is made: a file that names a mod
 runs nothing, unless you pass --trust.
 
 examples:
-  envpool-py replay run.record --env 7 --pdb
+  envpool-py replay run.record --env-id 7 --pdb
   envpool-py replay run.record mine.py:MyEnv --env-kwarg size=3
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("file", metavar="FILE", help="the record")
     add_env(parser, "; or a name of PettingZoo; default: the env that the record names", nargs="?")
     parser.add_argument(
-        "--env",
+        "--env-id",
         dest="env_ids",
         type=at_least(0),
         action="append",
@@ -51,22 +60,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also carry out the request in which an env's process died or timed out: it may end or"
         " block this process",
     )
+    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
-    errors = 0
+    errors: list[str] = []
     with _replay_of(args) as batches:
+
+        def progress() -> tuple[float, str]:
+            return batches.num_batches, f"{counted(batches.num_batches, 'batch')} repeated"
+
+        # The debugger needs the terminal.
+        bar = nullcontext() if args.pdb else showing(recorder.count_batches(args.file), progress)
         try:
-            for error, text in _errors_of(batches):
-                errors += 1
-                sys.stdout.write(f"{text}\n")
-                if args.pdb:
-                    cause = _cause(error)
-                    if cause is error:
-                        complain("no env raised here, so there is nothing to debug; see --deaths")
-                    else:
-                        pdb.post_mortem(cause.__traceback__)
+            with bar:
+                for error, text in _errors_of(batches):
+                    errors.append(text)
+                    if args.json != "-":
+                        sys.stdout.write(f"{text}\n")
+                    if args.pdb:
+                        _debug(error)
         except KeyboardInterrupt as error:
             if args.pdb:
                 pdb.post_mortem(error.__traceback__)
@@ -78,9 +91,21 @@ def run(args: argparse.Namespace) -> int:
         "the record is complete" if batches.complete else "the record ends here, without a close()"
     )
     if errors:
-        end = counted(errors, "error") + (", and nothing more to debug" if args.pdb else "")
-    sys.stdout.write(f"{args.file}: batches repeated: {batches.num_batches}; {end}\n")
-    return int(errors > 0)
+        end = counted(len(errors), "error") + (", and nothing more to debug" if args.pdb else "")
+    if args.json:
+        facts = {"batches": batches.num_batches, "complete": batches.complete, "errors": errors}
+        write_json(args.json, {"file": args.file, "env": args.env, **facts})
+    if args.json != "-":
+        sys.stdout.write(f"{args.file}: batches repeated: {exact(batches.num_batches)}; {end}\n")
+    return int(bool(errors))
+
+
+def _debug(error: Exception) -> None:
+    cause = _cause(error)
+    if cause is error:
+        complain("no env raised here, so there is nothing to debug; see --deaths")
+    else:
+        pdb.post_mortem(cause.__traceback__)
 
 
 def _replay_of(args: argparse.Namespace) -> Replay:

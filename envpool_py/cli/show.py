@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich import filesize
 
-from envpool_py.cli.arguments import add_shared, first_line, write_json
+from envpool_py.cli.arguments import add_shared, exact, first_line, write_json
 from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
@@ -30,16 +30,17 @@ _MOST = 8
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
     add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
-    path = Path(args.file)
+    path, facts = Path(args.file), None
     try:
-        facts = _of(path)
+        if path.is_file():
+            with contextlib.suppress(ValueError):  # it is no record
+                facts = _of_record(path)
+        facts = facts or _of_episodes(path)
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except ValueError as error:
@@ -51,13 +52,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json != "-":
         show_table((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
     return 0
-
-
-def _of(path: Path) -> dict[str, Any]:
-    if path.is_file():
-        with contextlib.suppress(ValueError):  # it is no record
-            return _of_record(path)
-    return _of_episodes(path)
 
 
 def _of_episodes(path: Path) -> dict[str, Any]:
@@ -138,4 +132,6 @@ def _text(name: str, value: Any) -> str:
         return ", ".join([*map(str, value[:_MOST]), *more]) or "-"
     if value is None:
         return "-"
+    if name in ("episodes", "steps", "restarts", "num_envs"):
+        return exact(value)
     return filesize.decimal(value) if name == "bytes" else str(value)

@@ -12,7 +12,6 @@ from rich import filesize
 from rich.console import Console
 from rich.table import Table
 
-from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results
 from envpool_py.bench.settings import LOOP, Setting
 
@@ -21,9 +20,6 @@ _WIDTH, _WIDTH_OF_LISTS = 80, 160
 
 #: From so many envs on, tables have the start-up time and the memory.
 MANY = 100
-
-#: A smaller difference of speed is no difference: the simplest pool is then the best.
-WITHIN = tune.WITHIN
 
 
 def show_table(
@@ -117,7 +113,12 @@ def figures(values: Sequence[float]) -> str:
     """The mean, the least and the greatest."""
     if not values:
         return "-"
-    return f"mean {np.mean(values):.4g}, {min(values):.4g} to {max(values):.4g}"
+    return f"mean {_short(np.mean(values))}, {_short(min(values))} to {_short(max(values))}"
+
+
+def _short(value: Any) -> str:
+    """Four digits, or all of those before the point, the thousands separated."""
+    return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}".replace(",", " ")
 
 
 def _in_units(value: float, units: dict[str, float]) -> str:

@@ -44,25 +44,23 @@ examples:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     add_env(parser)
     add_shared(parser, "--num-envs", default=16)
     text = "seconds to try pools; a measurement that has begun is finished; default: %(default)s"
     add_shared(parser, "--seconds", default=30.0, help=text)
-    add_shared(parser, *CALLERS, "--max-processes", "--on-error", "--json")
+    add_shared(parser, *CALLERS, "--max-processes", "--context", "--on-error", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
     sizes = args.num_envs, len(usable_cores()), args.max_processes
     results = Results()
     try:
-        profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
+        profile = probe(env_fn, args.context, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
     except EnvError as error:
         raise UsageError(first_line(error.message)) from None
     settings = tune.first_settings(*sizes, callers, waits=profile.waits)
-    settings = [each._replace(on_error=args.on_error) for each in settings]
+    settings = [each.with_options(args.on_error, args.context) for each in settings]
     complain_if_busy()
     now = 0.0, "the first pool"
     try:
@@ -139,16 +137,21 @@ def reasons(
     for caller in callers:
         rate = f"{tables.rate_of(results, best, caller)} steps/s"
         yield ": ".join([best.text, rate] if len(callers) == 1 else [tables.text_of(caller), rate])
+        others: dict[Setting, None] = {}  # the best one without, or with, each of these
         for option in ("num_processes", "in_threads", "wait_num"):
             for other in results.ranked(caller):
                 if bool(getattr(other, option)) != bool(getattr(best, option)):
-                    gain = results.rate(best, caller) / results.rate(other, caller)
-                    yield f"  {_compared(gain, best, other)}"
+                    others[other] = None
                     break
+        for other in others:
+            gain = results.rate(best, caller) / results.rate(other, caller)
+            yield f"  {_compared(gain, best, other)}"
 
 
 def _compared(gain: float, best: Setting, other: Setting) -> str:
     if 1 / (1 + tune.WITHIN) <= gain <= 1 + tune.WITHIN:
+        if other.in_caller and not best.in_caller:
+            return f"no difference from {other.text}, where a crash of an env ends your program"
         return f"no difference from {other.text}: take the simplest"
     text = f"{gain:.2f} times the steps of {other.text}"
     if gain < 1 and other.wait_num and not best.wait_num:

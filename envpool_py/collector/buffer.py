@@ -7,16 +7,13 @@ whatever the number of episodes. ``OpenRows`` holds one row per env.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env.spaces import Leaf, fit, stack_objects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
 
 #: The blocks of all envs take about so much together, bytes.
 _BLOCK_BYTES = 1 << 25
@@ -27,11 +24,8 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 class OpenRows:
     """The open row of each env: an observation, and what the policy returned for it.
 
-    Args:
-        num_envs: how many envs.
-        obs: the leaves of an observation.
-        action: the leaves of an action.
-        size: rows of a block of each env, of which one is used here.
+    ``obs`` and ``action`` are the leaves of an observation and of an action; ``size`` are the rows
+    of a block of each env, of which one is used here.
     """
 
     def __init__(
@@ -46,12 +40,9 @@ class OpenRows:
     def add(
         self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
     ) -> None:
-        """Open a row for each of ``ids``, which are distinct.
+        """Open a row for each of ``ids`` ``(k,)``, distinct ones; ``obs``: ``(k, ...)`` per leaf.
 
-        Args:
-            ids: ``(k,)``.
-            obs: one array ``(k, ...)`` per leaf.
-            rewards: ``(k,)`` or ``(k, m)``; None where all rows are of resets. Not stored here.
+        ``rewards``, ``(k,)`` or ``(k, m)``, None where all rows are of resets, are not stored here.
         """
         del rewards
         for column, part in zip(self._obs, obs, strict=True):
@@ -62,8 +53,7 @@ class OpenRows:
     ) -> None:
         """Store what the policy returned for the open rows, actions per leaf, and close the rows.
 
-        Raises:
-            ValueError: the extras are not those of the calls before, or their values don't fit.
+        ValueError if the extras are not those of the calls before, or their values don't fit.
         """
         rows = self._row[ids]
         if self._extras is None:
@@ -91,7 +81,6 @@ class OpenRows:
         )
 
     def clear(self) -> None:
-        """Forget which extras there were."""
         self._extras = None
 
     def _column(self, leaf: Leaf) -> _Column:
@@ -143,9 +132,8 @@ class EpisodeBuffer(OpenRows):
     ) -> tuple[list[Any], list[Any], NDArray[np.float64], dict[str, NDArray[Any]]]:
         """Take the episode of one env out, whose last row is open.
 
-        Returns:
-            Observations ``(L + 1, ...)`` and actions ``(L, ...)`` per leaf, rewards ``(L, ...)``,
-            extras ``(L, ...)`` by name.
+        Return observations ``(L + 1, ...)`` and actions ``(L, ...)`` per leaf, rewards ``(L, ...)``
+        and extras ``(L, ...)`` by name.
         """
         start, stop = int(self._start[env_id]), int(self._row[env_id])
         self._row[env_id] = start
@@ -158,7 +146,6 @@ class EpisodeBuffer(OpenRows):
         )
 
     def clear(self) -> None:
-        """Drop all running episodes."""
         self._row[:] = self._start
         for column in self._columns():
             column.clear()

@@ -19,32 +19,27 @@ beforehand have 22. ``rollout`` with ``mode="equal"``, ``episodes`` with ``balan
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py import seeding
 from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
-from envpool_py.collector.episode import Episode, Transitions, objects
+from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
-from envpool_py.collector.policy import split_extras, takes_infos
+from envpool_py.collector.policy import Policy, split_extras, takes_infos
 from envpool_py.collector.rollout import Rollout, RolloutBuffer
 from envpool_py.env import spaces
+from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from envpool_py.collector.policy import Policy
-    from envpool_py.env.block import StepResult
-    from envpool_py.seeding import Seed
+from envpool_py.pool.interface import settled
+from envpool_py.seeding import Seed
 
 
 def shares(total: int, num_envs: int) -> list[int]:
@@ -76,8 +71,8 @@ class AsyncCollector:
     """Steps a pool with a policy and yields episodes or transitions.
 
     Works with asynchronous and synchronous pools, with every ``autoreset_mode``, and with wrapped
-    pools. The collector never closes the pool. Do not step the pool while a loop over the collector
-    runs.
+    pools. The collector never closes the pool; at the end of a ``with`` block it cancels what is in
+    flight. Do not step the pool while a loop over the collector runs.
 
     If the pool restarts an env (``on_error="restart"``), its episode ends with a truncated step,
     whose observation is the last one that is known.
@@ -116,13 +111,10 @@ class AsyncCollector:
         keep_infos: bool | Sequence[str] = False,
     ) -> None:
         if not isinstance(pool, BaseVectorEnv):
-            kind = type(pool).__name__
-            raise TypeError(
-                f"pool must be a pool such as ShmemVectorEnv, got a {kind}; pass the pool that it"
-                " has in its attribute pool"
-                if isinstance(getattr(pool, "pool", None), BaseVectorEnv)
-                else f"pool must be a pool such as ShmemVectorEnv, got a {kind}"
-            )
+            text = f"pool must be a pool such as ShmemVectorEnv, got a {type(pool).__name__}"
+            if isinstance(getattr(pool, "pool", None), BaseVectorEnv):
+                text += "; pass the pool that it has in its attribute pool"
+            raise TypeError(text)
         self.pool = pool
         self.policy = policy
         self.num_rows = 0
@@ -161,6 +153,22 @@ class AsyncCollector:
             raise TypeError(f"policy must be callable, got {type(policy).__name__}")
         self._policy = policy
         self._takes_infos = takes_infos(policy)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool is closed."""
+        return self.pool.closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.closed:
+            self.pool.cancel()
+
+    def __repr__(self) -> str:
+        counts = f"{self.num_episodes} episodes, {self.num_steps} steps"
+        return f"{type(self).__name__}({counts}, {self.pool!r})"
 
     def episodes(
         self,
@@ -253,7 +261,7 @@ class AsyncCollector:
             parts, infos, _ = self._held
             obs = _stack(self._obs_layout, spaces.join(self._obs_layout, parts))
             if self._in_rows:
-                obs = objects(spaces.join_rows(self._obs_layout, parts, num_envs))
+                obs = spaces.as_rows(self._obs_layout, parts, num_envs)
             self._act(everyone, obs, infos, rows)
         else:
             self._drop_running()
@@ -312,18 +320,13 @@ class AsyncCollector:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
                 if isinstance(error, EnvError):
-                    yield from self._last_episodes()
+                    for result in settled(self.pool):
+                        yield from self._ended(self._receive(result))
                 raise
             used = self._uses()
             for episode in finished:
                 yield episode
                 self._check_unused(used)
-
-    def _settled(self) -> Iterator[StepResult]:
-        """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
-        while self.pool.waiting_id:
-            with contextlib.suppress(EnvError):
-                yield self.pool.drain()
 
     def _ended(self, batch: _Batch) -> list[Episode]:
         """Store a batch, and take out the episodes that end with it."""
@@ -331,11 +334,6 @@ class AsyncCollector:
         for i, info in zip(batch.ids, batch.kept, strict=False):
             self._infos[i].append(info)
         return [self._finish(batch, int(k)) for k in np.flatnonzero(batch.ends)]
-
-    def _last_episodes(self) -> Iterator[Episode]:
-        """The episodes that end with the requests that are in flight when an env has failed."""
-        for result in self._settled():
-            yield from self._ended(self._receive(result))
 
     def _steps(self, batch_size: int | None) -> Iterator[Transitions]:
         if self._left != ("steps", self._uses()):
@@ -414,7 +412,7 @@ class AsyncCollector:
         rows = ~batch.begins
         ids = batch.ids[rows]
         obs, actions, extras = self._last.of(ids)
-        info = objects([self._infos[i][0] for i in ids]) if batch.kept else None
+        info = spaces.objects([self._infos[i][0] for i in ids]) if batch.kept else None
         self._last.add(batch.ids, batch.parts, batch.rewards)
         for i, one in zip(batch.ids, batch.kept, strict=False):
             self._infos[i] = [one]
@@ -430,7 +428,7 @@ class AsyncCollector:
                 episode_id=self._episode[ids],
                 extras=extras,
                 info=info,
-                next_info=objects(batch.kept)[rows] if batch.kept else None,
+                next_info=spaces.objects(batch.kept)[rows] if batch.kept else None,
             )
             self._pending.append(transitions)
 
@@ -542,7 +540,7 @@ class AsyncCollector:
 
     def _drop_running(self) -> None:
         """Fetch what an earlier loop, left early, has in flight, and forget its episodes."""
-        for _ in self._settled():
+        for _ in settled(self.pool):
             pass
         self._left = None
         self._pending = []

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env.spaces import map_tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -121,8 +118,3 @@ class Transitions:
 
     def __repr__(self) -> str:
         return f"<{len(self)} transitions>"
-
-
-def objects(values: list[Any]) -> NDArray[np.object_]:
-    """Return a list of any objects as an object array."""
-    return np.fromiter(values, dtype=object, count=len(values))

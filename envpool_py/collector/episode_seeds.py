@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from envpool_py import seeding
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
 
 
 class EpisodeSeeds:

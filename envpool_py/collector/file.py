@@ -19,11 +19,13 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 from urllib.parse import quote
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py.collector import places, space_json
 from envpool_py.collector.episode import Episode
@@ -42,10 +44,6 @@ from envpool_py.collector.reader import (
 )
 from envpool_py.env import spaces
 from envpool_py.record import plain_codec
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from typing_extensions import Self
 
 
 class EpisodeWriter:
@@ -163,7 +161,8 @@ class EpisodeWriter:
             return
         self._closed = True
         try:
-            self._close_columns()
+            for column in [*self._columns.values(), *([self._index] if self._index else [])]:
+                column.close()
             if not self.num_episodes:
                 places.remove(self._folder, self._path)
                 return
@@ -248,10 +247,6 @@ class EpisodeWriter:
         unfinished = self._folder / "metadata.tmp"
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(self._folder / METADATA)
-
-    def _close_columns(self) -> None:
-        for column in [*self._columns.values(), *([self._index] if self._index else [])]:
-            column.close()
 
     def _begin(self, earlier: Episodes | None) -> None:
         """Make the folder, with the episodes of an ``.npz``; it has its name only when complete."""

@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 
 class GrowingArray:
-    """An array in a file, to which rows are added.
-
-    Args:
-        path: the file, which exists.
-        shape: of a row.
-        dtype: of the array.
-    """
+    """An array in a file that exists, to which rows of this ``shape`` are added."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self.shape, self.dtype = shape, dtype
@@ -35,7 +29,6 @@ class GrowingArray:
 
     @classmethod
     def create(cls, path: Path, rows: NDArray[Any]) -> GrowingArray:
-        """Make an empty array for rows like these."""
         unfinished = path.with_suffix(".tmp")
         unfinished.write_bytes(header_of((0, *rows.shape[1:]), rows.dtype))
         unfinished.replace(path)
@@ -43,7 +36,6 @@ class GrowingArray:
 
     @classmethod
     def open(cls, path: Path) -> GrowingArray:
-        """Open an array to which rows are to be added."""
         found = np.load(path, mmap_mode="r", allow_pickle=False)
         return cls(path, found.shape[1:], found.dtype)
 
@@ -58,7 +50,6 @@ class GrowingArray:
         self._write_at(0, b"%b%b,%b" % (self._before, count, padded))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _write_at(self, place: int, data: Any) -> None:

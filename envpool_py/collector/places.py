@@ -57,8 +57,7 @@ def temporary_of(path: Path) -> Path:
 class Lock:
     """Locks a folder until ``release``, until it is deleted, or until the process ends.
 
-    Raises:
-        BlockingIOError: another writer has locked it.
+    BlockingIOError if another writer has locked it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,8 +94,7 @@ def remove(folder: Path, path: Path) -> None:
 def finish(path: Path) -> None:
     """Complete the file that a killed writer had packed; remove what else it left.
 
-    Raises:
-        BlockingIOError: a writer is just closing the file.
+    BlockingIOError if a writer is just closing the file.
     """
     if packed_of(path).is_dir():
         lock = Lock(packed_of(path))
@@ -122,9 +120,8 @@ def publish(path: Path) -> None:
 def remove_unfinished(path: Path) -> None:
     """Remove the folder of an unfinished run beside an ``.npz``.
 
-    Raises:
-        FileExistsError: it holds something that no writer wrote.
-        BlockingIOError: a writer is writing there.
+    FileExistsError if it holds something that no writer wrote, BlockingIOError if a writer is
+    writing there.
     """
     folder = folder_of(path)
     if folder == path or not folder.exists():

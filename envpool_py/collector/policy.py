@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
 
 from envpool_py.env.spaces import is_leaf, layout_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
 
 #: How many actions of an env the random policy draws at a time.
 _DRAWN = 128

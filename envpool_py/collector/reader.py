@@ -10,23 +10,21 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 from urllib.parse import unquote
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.collector import space_json
-from envpool_py.collector.episode import Episode, Transitions, objects
+from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.places import FORMAT, METADATA, PACKED, folder_of, packed_of
 from envpool_py.env import spaces
 from envpool_py.errors import describe
 from envpool_py.record import plain_codec
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-#: Incremented with every change that an older reader cannot read.
+#: Incremented with every change that another reader cannot read.
 VERSION = 2
 
 NO_SEED = -1  # in place of a seed
@@ -88,7 +86,7 @@ class Episodes(Sequence[Episode]):
         self.terminated = arrays["terminated"]
         self.truncated = arrays["truncated"]
         self.extras = {
-            _unescaped(name.removeprefix("extras/")): arrays[name]
+            name.removeprefix("extras/").replace("~1", "/").replace("~0", "~"): arrays[name]
             for name in arrays
             if name.startswith("extras/")
         }
@@ -140,8 +138,8 @@ class Episodes(Sequence[Episode]):
         info = next_info = None
         if self._info_bytes.any():
             infos = [self._infos_of(k) for k in range(len(self))]
-            info = objects([one for own in infos for one in own[:-1]])
-            next_info = objects([one for own in infos for one in own[1:]])
+            info = spaces.objects([one for own in infos for one in own[:-1]])
+            next_info = spaces.objects([one for own in infos for one in own[1:]])
         return Transitions(
             obs=spaces.take(self.observations, before),
             action=spaces.take(self.actions, rows),
@@ -252,26 +250,15 @@ def escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _unescaped(name: str) -> str:
-    return name.replace("~1", "/").replace("~0", "~")
-
-
 def leaves_of(what: str, space: gym.Space[Any] | None) -> list[tuple[str, np.dtype[Any]]]:
     """Name in the file and dtype of each leaf."""
-    if isinstance(space, gym.spaces.Dict):
-        return [
-            leaf
-            for key, part in space.spaces.items()
-            for leaf in leaves_of(f"{what}/{escaped(key)}", part)
-        ]
-    if isinstance(space, gym.spaces.Tuple):
-        return [
-            leaf for i, part in enumerate(space.spaces) for leaf in leaves_of(f"{what}/{i}", part)
-        ]
-    if isinstance(space, gym.spaces.Text):
-        return [(what, np.dtype(f"U{space.max_length}"))]
-    assert space is not None  # noqa: S101 - space_json has refused it
-    return [(what, np.dtype(space.dtype))]
+    layout, found = spaces.layout_of(space), []
+    parts = spaces.split(layout, spaces.parts_of(space), what)
+    for leaf, part in zip(spaces.leaves(layout), parts, strict=True):
+        name = "/".join([what, *(escaped(str(key)) for key in leaf.path)])
+        is_text = isinstance(part, gym.spaces.Text)
+        found.append((name, np.dtype(f"U{part.max_length}" if is_text else part.dtype)))
+    return found
 
 
 def order_of(arrays: Mapping[str, Any]) -> NDArray[np.intp]:
@@ -282,9 +269,9 @@ def order_of(arrays: Mapping[str, Any]) -> NDArray[np.intp]:
 def _check_head(head: Mapping[str, Any]) -> None:
     if head.get("format") != FORMAT:
         raise ValueError(f"the format is {head.get('format')!r}, not {FORMAT!r}")
-    if head["version"] > VERSION:
+    if head["version"] != VERSION:
         version = head["version"]
-        raise ValueError(f"version {version} of the format; this package knows up to {VERSION}")
+        raise ValueError(f"version {version} of the format; this package reads {VERSION}")
 
 
 def read_folder(folder: Path, *, mmap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -332,10 +319,4 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         head = json.loads(str(file["metadata"]))
         _check_head(head)
         arrays = {name: file[name] for name in file if name != "metadata"}
-    if head["version"] == 1:  # its seeds were those of the envs, and it had no infos
-        count = len(arrays["episodes/seed"])
-        arrays["episodes/env_seed"] = arrays["episodes/seed"]
-        arrays["episodes/seed"] = np.full(count, NO_SEED)
-        arrays["episodes/info_start"] = arrays["episodes/info_bytes"] = np.zeros(count, np.int64)
-        arrays["infos"] = np.empty(0, np.uint8)
     return arrays, head

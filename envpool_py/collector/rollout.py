@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.collector.buffer import OpenRows
-from envpool_py.collector.episode import objects
 from envpool_py.env import spaces
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -138,7 +134,7 @@ class RolloutBuffer(OpenRows):
         lost = ["env_error" in info for info in batch.infos[steps]]
         self._flags[:3, slots] = batch.terminated[steps] & ends, batch.truncated[steps] & ends, lost
         if batch.kept:
-            self._infos[slots] = objects(batch.kept)[steps]
+            self._infos[slots] = spaces.objects(batch.kept)[steps]
         for k in np.flatnonzero(batch.ends).tolist():
             self._final[int(self._row[batch.ids[k]])] = [part[k] for part in batch.parts]
 

@@ -168,8 +168,9 @@ class Engine:
         After ``timeout`` seconds return fewer rows: at least one, or none with ``strict``. EnvError
         if an env raised, or its process ended.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         flight, states = self.flight, self.states
+        begun = time.monotonic() if flight.polls_since is None else flight.polls_since
+        deadline = None if timeout is None else begun + timeout
         while True:
             ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):

@@ -45,6 +45,13 @@ SLICE = 150e-6
 _LOGGER = logging.getLogger("envpool_py")
 
 
+class NotYet(Exception):  # noqa: N818 - no error
+    """Raised in place of a wait: look again after ``seconds``, or when something has arrived."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+
 class Flight:
     """The requests of a pool that are in flight.
 
@@ -53,6 +60,8 @@ class Flight:
         beside: for each env the values beside its row, or its error, until they are returned.
         replies: the envs with a request without a row, and their replies; None: not yet known.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
+        polls_since: when the wait of an event loop began; waits then raise ``NotYet``. Else None.
+        is_awaited: whether an event loop waits.
         recorder: writes down every request and every result; None without ``record=``.
         recovery: handles failed envs, see ``engine.recovery``.
     """
@@ -67,6 +76,8 @@ class Flight:
         self.recorder: Recorder | None = None
         self.recovery: Any = None
         self.closed = False
+        self.polls_since: float | None = None
+        self.is_awaited = False
         self._hanging: set[int] = set()
         self._next_look = time.monotonic() + HANGS_AFTER
 
@@ -123,7 +134,7 @@ class Flight:
                     missing = len(wanted.difference(ids.tolist()))
                     if not missing:
                         return ids
-                self.advance(missing, left, wanted)
+                (self.advance if self.polls_since is None else self._poll)(missing, left, wanted)
         except BaseException:
             self.publish_finished()
             raise
@@ -162,6 +173,16 @@ class Flight:
                 self.handle_ended_processes()
             if time.monotonic() > self._next_look:
                 self._log_hanging()
+
+    def _poll(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
+        """Do what ``advance`` does without waiting, then raise NotYet."""
+        before = b"".join(self.arrivals.chunks)
+        self.advance(missing, 0.0, wanted)
+        left = self.recovery.run_jobs(left)
+        if self.hosts.group is not None:
+            left = self.hosts.group.timeout(left)
+        found = b"".join(self.arrivals.chunks) != before
+        raise NotYet(0.0 if found else 1.0 if left is None else min(left, 1.0))
 
     def _log_hanging(self) -> None:
         """Name, once, the envs in worker processes whose requests have no result for long."""
@@ -234,9 +255,10 @@ class Flight:
         if asked:  # in flight too if recovery asks
             self.replies[i] = self.replies[i] or error
         unanswered = in_flight and not asked and i not in self.arrivals.ids()
-        if unanswered and not error.request:
-            error.request = "reset" if self.states.state[i] == RESETTING else "step"
-        self.positions.mark_lost(i, unanswered=unanswered)
+        if unanswered:
+            self.positions.mark_unanswered(i)
+            if not error.request:
+                error.request = "reset" if self.states.state[i] == RESETTING else "step"
         if self.recovery.handle(i, error, in_flight=unanswered):
             self.states.tokens[i] += GENERATION * unanswered
             return True

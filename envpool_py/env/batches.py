@@ -65,7 +65,7 @@ class Batches:
     def _join(self, parts: list[Any], count: int) -> Any:
         """Join the arrays of the leaves into the observations that the caller gets."""
         if not self._columns:
-            return np.fromiter(spaces.join_rows(self._layout, parts, count), object, count)
+            return spaces.as_rows(self._layout, parts, count)
         columns = [
             part if leaf.code is None else np.fromiter(leaf.code.decode(part), object, count)
             for leaf, part in zip(self._block.obs_leaves, parts, strict=True)

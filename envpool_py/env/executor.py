@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import seeding
+from envpool_py import coroutines, seeding
 from envpool_py.env import row_checks as checks
 from envpool_py.env import spaces
 from envpool_py.env.block import Position
@@ -87,7 +87,7 @@ class Executor:
             self._env_fn, env = self._prepared._env_fn, self._prepared.env  # noqa: SLF001 - its own
             self._prepared = None
         else:
-            env = self._env_fn()
+            env = coroutines.adapted(self._env_fn())
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with contextlib.suppress(Exception):
                 env.close()
@@ -118,7 +118,7 @@ class Executor:
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
         if not KINDS[request.kind].has_row:
-            return getattr(self, request.kind)(*request.args, **request.kwargs)
+            return coroutines.run(getattr(self, request.kind)(*request.args, **request.kwargs))
         row = self.row_of(request)
         if request.kind == "seed":
             return [*request.args, *request.kwargs.values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,26 +15,36 @@ from envpool_py.env.spaces import Array
 NUMBERS = 4
 
 
-class Heartbeat:
-    """Writes the heartbeat of the thread that makes it, int64 ``(NUMBERS,)``."""
+def _nothing() -> None:
+    """Do nothing."""
 
-    def __init__(self, row: Array) -> None:
+
+class Heartbeat:
+    """Writes the heartbeat of the thread that makes it, int64 ``(NUMBERS,)``.
+
+    ``enter`` is called when code of the env is about to run, ``leave`` when it has returned.
+    """
+
+    def __init__(
+        self,
+        row: Array,
+        enter: Callable[[], None] = _nothing,
+        leave: Callable[[], None] = _nothing,
+    ) -> None:
         self._numbers: Any = memoryview(row)  # type: ignore[arg-type]
         self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
         self._numbers[3] = threading.get_ident()
+        self.enter, self.leave = enter, leave
 
     def begin(self, i: int, *, timed: bool = True) -> None:
+        self.leave()
         # In this order, so that the parent may read a time that is too late, but never too early.
         self._times[1] = time.monotonic()
         self._numbers[0] = i + 1 if timed else -1
-
-    def enter(self) -> None:
-        """Note that code of the env is about to run."""
-
-    def leave(self) -> None:
-        """Note that code of the env has returned or raised."""
+        self.enter()
 
     def end(self) -> None:
+        self.leave()
         self._numbers[0] = 0
 
     def count(self, frames: int) -> None:

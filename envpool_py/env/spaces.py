@@ -110,6 +110,22 @@ def is_fixed(layout: Any) -> bool:
     return all(leaf.dtype is not None for leaf in leaves(layout))
 
 
+def parts_of(space: Any) -> Any:
+    """Return a space as nested dicts and tuples of its leaves, for ``map_tree``."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: parts_of(part) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(map(parts_of, space.spaces))
+    return space
+
+
+def space_of(parts: Any) -> Any:
+    """Return the space of nested dicts and tuples of spaces."""
+    if isinstance(parts, dict):  # pairs, since of a dict Gymnasium sorts the keys
+        return gym.spaces.Dict([(key, space_of(part)) for key, part in parts.items()])
+    return gym.spaces.Tuple(map(space_of, parts)) if isinstance(parts, tuple) else parts
+
+
 def split(layout: Any, value: Any, what: str) -> list[Any]:
     """Return the leaves of ``value``, in the order of ``leaves(layout)``.
 
@@ -170,6 +186,16 @@ def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
     if isinstance(layout, dict) and all(map(is_leaf, layout.values())):
         return [dict(zip(layout, row, strict=True)) for row in rows]
     return [join(layout, row) for row in rows]
+
+
+def as_rows(layout: Any, columns: Sequence[Array], count: int) -> Array:
+    """Return the values of ``join_rows`` as an object array ``(count,)``."""
+    return objects(join_rows(layout, columns, count))
+
+
+def objects(values: Sequence[Any]) -> Array:
+    """Return any objects as an object array ``(k,)``."""
+    return np.fromiter(values, dtype=object, count=len(values))
 
 
 def as_columns(layout: Any, obs: Any) -> Any:
@@ -238,7 +264,7 @@ def stack_objects(values: list[Any], leaf: Leaf) -> Array:
         arrays = [np.asarray(value) for value in values]
         if all(a.shape == arrays[0].shape and a.dtype.kind in "biufc" for a in arrays):
             return np.stack(arrays)
-    return np.fromiter(values, dtype=object, count=len(values))
+    return objects(values)
 
 
 def snapshot(value: Any) -> Any:

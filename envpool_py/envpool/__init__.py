@@ -14,7 +14,7 @@ from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
 from envpool_py.pool import backends
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
-from envpool_py.pool.option_names import Fixed, check_env_kwargs, check_options
+from envpool_py.pool.options import Fixed, check_env_kwargs, check_options
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
 
@@ -47,7 +47,8 @@ def make(
         env_type: ``"gymnasium"`` or ``"gym"``: a ``GymnasiumEnvPool``; ``"dm"``: ``dm_env``.
         num_envs: how many envs.
         batch_size: the rows of a batch; None or 0 is ``num_envs``.
-        num_threads: the number of worker processes; 0 measures a throw-away env and chooses.
+        num_threads: the number of worker processes, or of threads with ``backend="thread"`` in
+            ``pool_options``; 0 measures a throw-away env and chooses.
         seed: env ``i`` takes ``seed + i``, or entry ``i``, at its first reset; None: no seed.
         thread_affinity_offset: from 0 on each worker process stays on one core.
         max_num_players: must be 1.
@@ -77,10 +78,12 @@ def make(
     if env_type == "dm":
         from envpool_py.envpool.dm import DMEnvPool as face  # noqa: N813, PLC0415 - an extra
     own: Any = {"affinity": True} if thread_affinity_offset >= 0 else {}
-    own |= {"num_processes": num_threads, "backend": "shmem"} if num_threads else {}
     given = {**own, **(pool_options or {})}
-    if num_threads and given["num_processes"] != num_threads:
-        raise TypeError("num_threads and num_processes are the same option; pass one of them")
+    if num_threads:
+        given.setdefault("backend", "shmem")
+        count = "num_threads" if given["backend"] == "thread" else "num_processes"
+        if given.setdefault(count, num_threads) != num_threads:
+            raise TypeError(f"num_threads and {count} are the same option; pass one of them")
     fixed = {"wait_num": Fixed(size, "batch_size says it"), **_DECIDED}
     options = check_options(given, "envpool.make", given, fixed)
     options |= {name: each.value for name, each in fixed.items()}

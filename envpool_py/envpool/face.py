@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -35,7 +37,8 @@ class EnvPool(PoolInterface):
     Attributes:
         pool: the pool underneath, for ``restart``, ``call``, ``render`` and ``stats``.
         config: a dict of the arguments of ``make``, completed.
-        spec: ``config`` as a named tuple, ``id``, ``reward_threshold`` and the spaces of one env.
+        spec: ``config`` as a named tuple, ``id``, ``reward_threshold`` and the spaces of one env;
+            ``spec.observation_spec()`` and ``spec.action_spec()`` are those of ``dm_env``.
     """
 
     def __init__(self, pool: BaseVectorEnv, config: Mapping[str, Any], task_id: Any) -> None:
@@ -54,8 +57,10 @@ class EnvPool(PoolInterface):
         self.spec.reward_threshold = config["reward_threshold"]
         self.spec.observation_space = pool.single_observation_space
         self.spec.action_space = pool.single_action_space
-        for name in ("observation_space", "action_space"):
-            setattr(self.spec, f"gymnasium_{name}", getattr(self.spec, name))
+        for name in ("observation", "action"):
+            space = getattr(self.spec, f"{name}_space")
+            setattr(self.spec, f"gymnasium_{name}_space", space)
+            setattr(self.spec, f"{name}_spec", functools.partial(_spec, f"{name}_spec", space))
 
     def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
         """Return a batch in the form of ``recv``, or with ``reset`` in the form of ``reset``."""
@@ -66,7 +71,7 @@ class EnvPool(PoolInterface):
         """Begin a reset of all envs; ``recv`` returns the rows. What is in flight is cancelled."""
         self._reset(None, None, None, self.pool.send_reset)
 
-    def send(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> None:  # noqa: A002
+    def send(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> None:
         """Send one action per id and return at once; ``recv`` returns the rows.
 
         ``action`` may also be a dict with the keys ``action`` and ``env_id``; no ids: all envs.
@@ -88,7 +93,7 @@ class EnvPool(PoolInterface):
         *batch, ids = take(rows, slice(self._size))
         return self._convert(batch, ids, reset=reset)
 
-    def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> Any:  # noqa: A002
+    def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> Any:
         """``send``, then ``recv``."""
         env_id = one_of(env_id, id)
         if self.pool.is_async:
@@ -97,12 +102,7 @@ class EnvPool(PoolInterface):
         return self._convert(self.pool.step(*self._actions(action, env_id)), self.pool.batch_ids)
 
     def reset(
-        self,
-        env_id: Ids = None,
-        *,
-        id: Ids = None,  # noqa: A002
-        seed: Seed = None,
-        options: Any = None,
+        self, env_id: Ids = None, *, id: Ids = None, seed: Seed = None, options: Any = None
     ) -> Any:
         """Reset envs; their requests in flight are cancelled.
 
@@ -131,10 +131,13 @@ class EnvPool(PoolInterface):
     def render(self, env_ids: Ids = 0) -> Any:
         """Return the images of these envs, uint8 ``(k, height, width, 3)``; of env 0 by default.
 
-        None unless ``make`` got ``render_mode="rgb_array"``.
+        None with another ``render_mode`` than ``"rgb_array"``; RuntimeError without one.
         """
+        mode = self.config.get("render_mode")
+        if mode is None:
+            raise RuntimeError("render: the envs have no render_mode; pass render_mode='rgb_array'")
         images = self.pool.render(0 if env_ids is None else env_ids)
-        return np.stack(images) if self.config.get("render_mode") == "rgb_array" else None
+        return np.stack(images) if mode == "rgb_array" else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pool!r})"
@@ -174,6 +177,11 @@ class EnvPool(PoolInterface):
         info |= combine_rows(range(len(infos)), infos, len(infos))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
         return self._result(tuple(batch[:4]), info, reset=reset)
+
+
+def _spec(name: str, space: gym.Space[Any]) -> Any:
+    specs = importlib.import_module("envpool_py.envpool.specs")  # needs dm_env
+    return getattr(specs, name)(space)
 
 
 class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[misc]

@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.env.spaces import Array, Leaf, as_columns, map_tree
+from envpool_py.env.spaces import Array, as_columns, map_tree, objects
 from envpool_py.ids import IdArray
 
 
 def columns(layout: Any, obs: Any) -> Any:
-    """A pool's observations, made with ``columns`` or without, as an array for each leaf."""
-    return map_tree(_in_an_array, layout, as_columns(layout, obs))
+    """A pool's observations, made with ``columns`` or without, as an array for each leaf.
 
-
-def _in_an_array(leaf: Leaf, values: Any) -> Array:
-    """Objects in an object array, also where they could be stacked."""
-    return np.fromiter(values, object, len(values)) if leaf.dtype is None else values
+    Objects are in an object array, also where they could be stacked.
+    """
+    return map_tree(
+        lambda leaf, values: objects(values) if leaf.dtype is None else values,
+        layout,
+        as_columns(layout, obs),
+    )
 
 
 def put(ids: IdArray, whole: Array, rows: Array) -> Array:

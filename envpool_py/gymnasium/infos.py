@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from envpool_py.env.spaces import Array
@@ -30,13 +31,17 @@ def combine(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, 
         for key, value in info.items():
             columns.setdefault(key, {})[i] = value
     combined: dict[str, Any] = {}
+    if not columns.keys().isdisjoint(f"_{key}" for key in columns):
+        # A column and the mask of another are one array, which Gymnasium fills env by env.
+        envs: Any = gym.vector.VectorEnv()
+        envs.num_envs = num_envs
+        for i, info in infos.items():
+            combined = envs._add_info(combined, info, i)  # noqa: SLF001 - the same in any case
+        return combined
     for key, values in columns.items():
-        ids = list(values)
-        if key in combined:  # the mask of another key, which Gymnasium writes into
-            combined[key][ids] = list(values.values())
-        else:
-            combined[key] = _column(key, values, num_envs)
-        combined.setdefault(f"_{key}", np.zeros(num_envs, dtype=np.bool_))[ids] = True
+        combined[key] = _column(key, values, num_envs)
+        combined[f"_{key}"] = mask = np.zeros(num_envs, dtype=np.bool_)
+        mask[list(values)] = True
     return combined
 
 

@@ -17,7 +17,7 @@ from envpool_py.env_names import Env
 from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv
 from envpool_py.pool.backends import make
-from envpool_py.pool.option_names import check_env_kwargs
+from envpool_py.pool.options import check_env_kwargs
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
 _BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}

@@ -33,11 +33,11 @@ from envpool_py.pool.backends import ShmemVectorEnv
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.interface import PoolInterface
-from envpool_py.pool.option_names import WHOLE, check_options, one_of
+from envpool_py.pool.options import WHOLE, check_options, one_of
 from envpool_py.worker.builtin_workers import DummyEnvWorker
 
 #: The options of a pool that ``VectorEnv`` takes.
-_OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "start_method", "max_concurrency"}
+_OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "max_concurrency"}
 _OPTIONS -= {"env_fns", *WHOLE}
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there

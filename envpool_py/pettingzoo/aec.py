@@ -106,8 +106,6 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         """Whether the episode is over for all agents; pools read it, see ``worker.executor``."""
         return not self.agents
 
-    # ---------------------------------------------------------------------------- reset and step
-
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -170,8 +168,6 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         """Iterate as PettingZoo does: ``last`` returns the values, and ``step`` returns None."""
         self._iterated = True
         return super().agent_iter(max_iter)
-
-    # ------------------------------------------------------------------------------------- a row
 
     def _settled(self) -> Row:
         """Return the row after a reset or a step; with ``"skip"`` make the dead steps first."""

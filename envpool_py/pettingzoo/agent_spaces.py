@@ -95,13 +95,11 @@ class NameCode(NamedTuple):
     dtype: np.dtype[Any] = np.dtype(np.int32)
 
     def encode(self, value: Any, what: str) -> int:
-        """The place of a name."""
         if value not in self.names:
             raise ValueError(f"{what}: {unknown_agent(value, self.names)}")
         return self.names.index(value)
 
     def decode(self, column: Array) -> list[str]:
-        """The names."""
         return [self.names[place] for place in column.tolist()]
 
 
@@ -118,11 +116,9 @@ class AgentName(gym.spaces.Text):
         self.code = NameCode(self.names)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:  # noqa: ARG002
-        """Some agent's name."""
         return self.names[int(self.np_random.integers(len(self.names)))]
 
     def contains(self, x: Any) -> bool:
-        """Whether it is an agent's name."""
         return x in self.names
 
     def __eq__(self, other: object) -> bool:
@@ -143,7 +139,6 @@ class SpaceOfSomeAgent(gym.Space[Any]):
         self.own = dict(own)
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:  # noqa: ARG002
-        """A value of a random agent."""
         space = list(self.own.values())[int(self.np_random.integers(len(self.own)))]
         return None if space is None else space.sample()
 
@@ -156,12 +151,10 @@ class SpaceOfSomeAgent(gym.Space[Any]):
         return seeds
 
     def contains(self, x: Any) -> bool:
-        """Whether this may be some agent's."""
         return any(x is None if space is None else x in space for space in self.own.values())
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: it has no shape."""
         return False
 
     def __eq__(self, other: object) -> bool:
@@ -187,7 +180,6 @@ class _Callable:
     _own: dict[str, gym.Space[Any]]
 
     def __call__(self, agent: str) -> gym.Space[Any]:
-        """The space of one agent."""
         try:
             return self._own[agent]
         except KeyError:

@@ -63,9 +63,6 @@ def unknown_agent(agent: Hashable, agents: Iterable[str]) -> str:
     return f"unknown agent {agent!r}; the agents are {', '.join(map(repr, agents))}"
 
 
-# ---------------------------------------------------------------------------- inside the wrappers
-
-
 def layers_of(env: Any) -> list[Any]:
     """The wrappers and converters of the env, the outermost first, and the base env."""
     layers = [env]

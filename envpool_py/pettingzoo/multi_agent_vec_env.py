@@ -15,18 +15,25 @@ from envpool_py.env.spaces import Array
 from envpool_py.errors import closed_on_error
 from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
-from envpool_py.pettingzoo.parallel import ByAgent, ParallelVectorEnv, side_by_side
+from envpool_py.pettingzoo.parallel import DECIDED, ByAgent, ParallelVectorEnv, side_by_side
+from envpool_py.pool.backends import pool_class
+from envpool_py.pool.options import check_options
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,
     VecEnvObs,
     VecEnvStepReturn,
 )
+from envpool_py.sb3.common.vec_env.pool_vec_env import DECIDED as DECIDED_BY_VEC_ENVS
 from envpool_py.sb3.common.vec_env.pool_vec_env import OverPool
-from envpool_py.sb3.inside import class_names, is_named
+from envpool_py.sb3.inside import is_named
 from envpool_py.seeding import Seed
 
 _MASKS = "action_masks"
+
+
+def _has_layer(env: Any, names: set[str]) -> bool:
+    return any(is_named(type(layer), names) for layer in layers_of(env))
 
 
 class _InRows(ParallelVectorEnv):
@@ -64,6 +71,7 @@ class SB3MultiAgentVecEnv(OverPool):
     """
 
     pool: Any
+    _is_wrapped_by = staticmethod(_has_layer)
 
     def __init__(
         self,
@@ -72,9 +80,8 @@ class SB3MultiAgentVecEnv(OverPool):
         num_processes: int | None = None,
         **options: Any,
     ) -> None:
-        for name in ("wait_num", "timeout", "strict_timeout", "autoreset_mode", "copy"):
-            if name in options:
-                raise TypeError(f"{name}: a VecEnv waits for all envs, and resets them itself")
+        name, known = type(self).__name__, pool_class(backend)
+        options = check_options(known, name, options, {**DECIDED_BY_VEC_ENVS, **DECIDED})
         self.pool = pool = _InRows(
             env_fns,
             backend,
@@ -97,9 +104,7 @@ class SB3MultiAgentVecEnv(OverPool):
             self.metadata = dict(pool.metadata)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
-
-    # ---------------------------------------------------------------------------- reset and step
+        return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool.pool!r})"
 
     def reset(self) -> VecEnvObs:
         """Reset all envs, with the seeds and options set for it; a step under way is cancelled.
@@ -195,8 +200,6 @@ class SB3MultiAgentVecEnv(OverPool):
             row = env * len(self.possible_agents) + n
             self.reset_infos[row] = dict(info["agent_infos"][env].get(agent, {}))
 
-    # --------------------------------------------------------------------------- seeds, options
-
     def seed(self, seed: Seed = None) -> Sequence[int | None]:
         """Set the seeds of the next ``reset``; return the seed of every row.
 
@@ -225,8 +228,6 @@ class SB3MultiAgentVecEnv(OverPool):
     def _reset_options(self) -> None:
         self._options: list[dict[str, Any]] = [{} for _ in range(len(self.pool))]
 
-    # ----------------------------------------------------------------------- into the envs
-
     def action_masks(self) -> NDArray[np.bool_]:
         """Which actions are legal in every row, bool ``(num_envs, n)``; all where not active."""
         if self._masks is None:
@@ -240,32 +241,10 @@ class SB3MultiAgentVecEnv(OverPool):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
-        """For each row what a method of its env returns, which is called once for each env.
-
-        ``"action_masks"`` gives the mask of each row. For arguments and errors see ``VecEnv``.
-        """
+        """As above, but ``"action_masks"`` gives the mask of each row."""
         if method_name == _MASKS and self._masks is not None:
             return list(self._masks[self._get_indices(indices)])
-        return self._ask(
-            indices, lambda ids: self.pool.call(method_name, *method_args, id=ids, **kwargs)
-        )
-
-    def env_is_wrapped(self, wrapper_class: type[Any], indices: VecEnvIndices = None) -> list[bool]:
-        """Whether the env of each row has a wrapper of this class, told by its name, around it."""
-        names = class_names(wrapper_class)
-        return self._ask(indices, lambda ids: self.pool.apply(_has_layer, names, id=ids))
+        return super().env_method(method_name, *method_args, indices=indices, **kwargs)
 
     def _env_of(self, row: int) -> int:
         return row // len(self.possible_agents)
-
-    def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """An image of each env, not of each row; None each where they have another render mode."""
-        self._assert_no_step()
-        if self.render_mode != "rgb_array":
-            return [None] * len(self.pool)
-        images: list[Any] = self.pool.render()
-        return images
-
-
-def _has_layer(env: Any, names: set[str]) -> bool:
-    return any(is_named(type(layer), names) for layer in layers_of(env))

@@ -154,8 +154,6 @@ class PackedEnv:
         else:
             object.__setattr__(self, name, value)
 
-    # ------------------------------------------------------------------------------- one row
-
     def _note_flags(
         self, acted: list[str], terminations: Mapping[str, Any], truncations: Mapping[str, Any]
     ) -> None:

@@ -34,9 +34,10 @@ from envpool_py.pettingzoo.packed_env import (
     PackedEnv,
 )
 from envpool_py.pool.arguments import Options, check_env_fns
-from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.backends import pool_class
 from envpool_py.pool.html_table import table
-from envpool_py.pool.option_names import Fixed, check_options
+from envpool_py.pool.interface import PoolInterface
+from envpool_py.pool.options import Fixed, check_options
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 
@@ -45,10 +46,16 @@ ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
 AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
 
+#: The options of the pool that are decided here.
+DECIDED = {
+    "columns": Fixed(True, "batches of agents are arrays"),
+    "reset_first": Fixed(True, "a reset says which agents act"),
+}
+
 _R = TypeVar("_R")
 
 
-class ParallelVectorEnv:
+class ParallelVectorEnv(PoolInterface):
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
     A batch has one row per env, and the agents of an env are never split over two batches. An
@@ -96,10 +103,8 @@ class ParallelVectorEnv:
         copy: bool = True,
         **options: Any,
     ) -> None:
-        if backend not in BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-        fixed = {"columns": Fixed(True, "batches of agents are arrays")}
-        options = check_options(options, type(self).__name__, options, fixed)
+        cls = pool_class(backend)
+        options = check_options(cls, type(self).__name__, options, DECIDED)
         if num_processes is not None:
             options["num_processes"] = num_processes
         make = [
@@ -107,7 +112,7 @@ class ParallelVectorEnv:
             for env_fn in check_env_fns(env_fns)
         ]
         options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
-        self.pool = BACKENDS[backend](make, wait_num, timeout, **options)
+        self.pool = cls(make, wait_num, timeout, **options)
         with closed_on_error(self.pool):
             rows: Any = self.pool.single_observation_space
             self._spaces: AgentSpaces = rows.own
@@ -121,14 +126,6 @@ class ParallelVectorEnv:
     if TYPE_CHECKING:  # the names of a pool that are not defined here; see forward_to_pool
 
         def __getattr__(self, name: str) -> Any: ...
-
-    def __len__(self) -> int:
-        return len(self.pool)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this was closed."""
-        return self.pool.is_closed
 
     @property
     def unwrapped(self) -> ParallelVectorEnv:
@@ -149,13 +146,6 @@ class ParallelVectorEnv:
     def max_num_agents(self) -> int:
         """The number of ``possible_agents``."""
         return len(self.possible_agents)
-
-    def __enter__(self) -> Any:
-        self.pool.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
@@ -178,15 +168,8 @@ class ParallelVectorEnv:
     # The spaces of one env; a pool's names for what PettingZoo calls by the names above.
     single_observation_space, single_action_space = observation_space, action_space
 
-    # ---------------------------------------------------------------------------- reset and step
-
     def reset(
-        self,
-        env_id: Ids = None,
-        *,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        seed: Seed = None,
-        options: Options = None,
+        self, env_id: Ids = None, *, id: Ids = None, seed: Seed = None, options: Options = None
     ) -> tuple[ByAgent, dict[str, Any]]:
         """Reset envs and wait for all of them; the agents of an env share its seed.
 
@@ -199,13 +182,7 @@ class ParallelVectorEnv:
         )
         return batch[0], batch[4]
 
-    def step(
-        self,
-        actions: Any,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        *,
-        env_id: Ids = None,
-    ) -> AgentStep:
+    def step(self, actions: Any, id: Ids = None, *, env_id: Ids = None) -> AgentStep:
         """Step envs; in async mode: send the actions, and return the next partial batch.
 
         Args:
@@ -242,13 +219,7 @@ class ParallelVectorEnv:
         ids = ids_.one_of(id, env_id)
         return self._by_agent(self.pool.step(self._checked(actions, ids), ids))
 
-    def send(
-        self,
-        actions: Any,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        *,
-        env_id: Ids = None,
-    ) -> None:
+    def send(self, actions: Any, id: Ids = None, *, env_id: Ids = None) -> None:
         """Send envs their actions, as for ``step`` but not None; ``recv`` returns the rows."""
         ids = ids_.one_of(id, env_id)
         self.pool.send(self._checked(actions, ids), ids)
@@ -256,6 +227,10 @@ class ParallelVectorEnv:
     def recv(self) -> AgentStep:
         """The next batch of rows, of steps and resets in flight, as ``step(None)``."""
         return self._by_agent(self.pool.recv())
+
+    async def recv_async(self) -> AgentStep:
+        """As ``recv``, while other coroutines of the event loop run; see the pools' method."""
+        return self._by_agent(await self.pool.recv_async())
 
     def drain(self) -> AgentStep:
         """Wait for everything in flight and return it as one batch, empty if nothing is."""
@@ -281,9 +256,7 @@ class ParallelVectorEnv:
         agents = self.possible_agents if name is None else self.groups[name]
         return side_by_side([values[agent] for agent in agents])
 
-    # -------------------------------------------------------------------- requests without rows
-
-    def state(self, id: Ids = None) -> Any:  # noqa: A002 - Tianshou's name
+    def state(self, id: Ids = None) -> Any:
         """The global state of envs ``(k, ...)``, for a centralised critic.
 
         ``state_in_info=True`` brings it with every row, through shared memory.
@@ -298,11 +271,7 @@ class ParallelVectorEnv:
         return seeds
 
     def apply(
-        self,
-        function: Callable[..., Any],
-        *args: Any,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        **kwargs: Any,
+        self, function: Callable[..., Any], *args: Any, id: Ids = None, **kwargs: Any
     ) -> list[Any]:
         """Call ``function(env, *args, **kwargs)`` with each parallel env, in its process.
 
@@ -310,9 +279,7 @@ class ParallelVectorEnv:
         """
         return self.pool.apply(_on_inner, function, *args, id=id, **kwargs)
 
-    # ------------------------------------------------------------------------------- the inside
-
-    def _checked(self, actions: Any, id: Ids) -> dict[str, Any] | None:  # noqa: A002
+    def _checked(self, actions: Any, id: Ids) -> dict[str, Any] | None:
         """The actions as columns of the pool, whose envs ``id`` accept a request; None is None."""
         if actions is None:
             return None
@@ -335,7 +302,7 @@ class ParallelVectorEnv:
             "env_id": self.pool.batch_ids,
             "env_done": terminated | truncated,
             "is_reset": np.array(["is_reset" in each for each in infos], dtype=np.bool_),
-            "agent_infos": _objects([each.get(INFOS, {}) for each in infos]),
+            "agent_infos": spaces.objects([each.get(INFOS, {}) for each in infos]),
         }
         flags = row[FLAGS].copy()
         for k, each in enumerate(infos):
@@ -364,11 +331,13 @@ class ParallelVectorEnv:
         if STATE in row:
             info["state"] = deepcopy(row[STATE]) if self._copies else row[STATE]
         if self._restarts:
-            info["env_error"] = _objects([each.get("env_error") for each in infos])
+            info["env_error"] = spaces.objects([each.get("env_error") for each in infos])
         if self.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP:
             finals = [each if "final_obs" in each else None for each in infos]
-            info["final_obs"] = _objects([each and each["final_obs"][AGENTS] for each in finals])
-            info["final_infos"] = _objects(
+            info["final_obs"] = spaces.objects(
+                [each and each["final_obs"][AGENTS] for each in finals]
+            )
+            info["final_infos"] = spaces.objects(
                 [each and each.get("final_info", {}).get(INFOS, {}) for each in finals]
             )
         return obs, self._columns(reward.copy()), terminations, truncations, info
@@ -409,11 +378,6 @@ def _groups_of(own: AgentSpaces) -> dict[str, tuple[str, ...]]:
         first if stems.count(stem) > 1 else stem: tuple(group)
         for (stem, first), group in groups.items()
     }
-
-
-def _objects(values: Sequence[Any]) -> Array:
-    """An object array ``(k,)``."""
-    return np.fromiter(values, dtype=object, count=len(values))
 
 
 def side_by_side(values: Sequence[Any]) -> Any:

@@ -19,11 +19,12 @@ from envpool_py.pool.arguments import (
     check_wait_num,
 )
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.option_names import OF_PROCESSES, check_options, one_of
-from envpool_py.pool.option_signatures import (
+from envpool_py.pool.options import (
+    OF_PROCESSES,
     PoolKeywords,
     ProcessPoolKeywords,
-    ThreadPoolKeywords,
+    check_options,
+    one_of,
     spell_out,
 )
 from envpool_py.threads.thread_group import ThreadEnvWorker
@@ -74,11 +75,9 @@ class SubprocVectorEnv(BaseVectorEnv):
         num_processes: int | str | None = None,
         **options: Unpack[ProcessPoolKeywords],
     ) -> None:
-        env_fns = check_env_fns(env_fns)
-        context = _context(self, SubprocVectorEnv, context, options)
-        count = _count(env_fns, num_processes, context, options)
-        worker_fn = functools.partial(SubprocEnvWorker, share_memory=share_memory, context=context)
-        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
+        own = _of_processes(self, SubprocVectorEnv, env_fns, context, num_processes, options)
+        worker_fn = functools.partial(SubprocEnvWorker, share_memory=share_memory, context=own[0])
+        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=own[1], **options)
 
 
 @spell_out(ProcessPoolKeywords)
@@ -104,21 +103,29 @@ class ShmemVectorEnv(BaseVectorEnv):
         num_processes: int | str | None = None,
         **options: Unpack[ProcessPoolKeywords],
     ) -> None:
-        env_fns = check_env_fns(env_fns)
-        context = _context(self, ShmemVectorEnv, context, options)
-        count = _count(env_fns, num_processes, context, options)
-        worker_fn = functools.partial(ShmemEnvWorker, context=context)
-        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
+        own = _of_processes(self, ShmemVectorEnv, env_fns, context, num_processes, options)
+        worker_fn = functools.partial(ShmemEnvWorker, context=own[0])
+        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=own[1], **options)
 
 
-def _context(pool: object, cls: Any, context: Any, options: Any) -> Any:
-    """Check the options of a pool of processes; return its start method, which has two names."""
+def _of_processes(
+    pool: object, cls: Any, env_fns: Any, context: Any, num_processes: Any, options: Any
+) -> tuple[Any, int | None]:
+    """Check the arguments of a pool of processes; return its start method and their number.
+
+    ``"auto"``: time one env and choose.
+    """
     context = one_of("context", context, options, "start_method")
     check_options(cls.__init__, type(pool).__name__, options)
-    return context
+    env_fns, count = check_env_fns(env_fns), check_num_processes(num_processes)
+    if not isinstance(count, str):
+        return context, count
+    if options.get("concurrent"):
+        return context, min(len(env_fns), len(usable_cores()))
+    return context, choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
 
 
-@spell_out(ThreadPoolKeywords)
+@spell_out(PoolKeywords)
 class ThreadVectorEnv(BaseVectorEnv):
     """A pool of envs in threads of this process; for envs that wait rather than compute.
 
@@ -140,51 +147,35 @@ class ThreadVectorEnv(BaseVectorEnv):
         wait_num: int | None = None,
         timeout: float | None = None,
         num_threads: int | None = None,
-        **options: Unpack[ThreadPoolKeywords],
+        *,
+        step_timeout: float | None = None,
+        **options: Unpack[PoolKeywords],
     ) -> None:
         check_options(ThreadVectorEnv.__init__, type(self).__name__, options)
-        count = check_count("num_threads", num_threads)
-        super().__init__(
-            env_fns, ThreadEnvWorker, wait_num, timeout, num_processes=count, **options
-        )
+        own: Any = {"num_processes": check_count("num_threads", num_threads)}
+        own["step_timeout"] = step_timeout
+        super().__init__(env_fns, ThreadEnvWorker, wait_num, timeout, **own, **options)
 
 
-def _count(
-    env_fns: Sequence[Callable[[], Any]],
-    num_processes: int | str | None,
-    context: Any,
-    options: Mapping[str, Any],
-) -> int | None:
-    """Return ``num_processes``; for ``"auto"``, time one env and choose."""
-    count = check_num_processes(num_processes)
-    if not isinstance(count, str):
-        return count
-    if options.get("concurrent"):
-        return min(len(env_fns), len(usable_cores()))
-    return choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
-
-
-def _over_ray(
-    env_fns: Sequence[Callable[[], Any]],
-    *args: Any,
-    num_processes: int | str | None = None,
-    **options: Any,
-) -> Any:
-    """Make a ``RayVectorEnv``; ``num_processes`` is the number of actors at the most."""
-    count = check_num_processes(num_processes)
-    if not isinstance(count, str):  # else ``RayVectorEnv`` chooses
-        options["envs_per_actor"] = 1 if count is None else -(-len(env_fns) // count)
-    return importlib.import_module("envpool_py.ray").RayVectorEnv(env_fns, *args, **options)
-
-
-#: From each name of a ``backend`` to the class or function that makes the pool.
-BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
+#: From each name of a ``backend`` to its class; that of Ray is imported when it is used.
+_CLASSES: dict[str, type[BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
     "shmem": ShmemVectorEnv,
     "thread": ThreadVectorEnv,
-    "ray": _over_ray,
 }
+BACKENDS = (*_CLASSES, "ray")
+
+
+def pool_class(backend: str) -> Callable[..., BaseVectorEnv]:
+    """Return the class of the pools with this name; ValueError: there is none."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    if backend in _CLASSES:
+        return _CLASSES[backend]
+    of_ray: Callable[..., BaseVectorEnv] = importlib.import_module("envpool_py.ray").RayVectorEnv
+    return of_ray
+
 
 # The defaults of `make` that differ from those of the pools.
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
@@ -245,29 +236,22 @@ def make(
         NotImplementedError: worker processes are needed, and the platform has none.
         gymnasium.error.Error: the id is not registered.
     """
-    if backend != "auto" and backend not in BACKENDS:
-        raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
-    if (num_processes if backend == "thread" else num_threads) not in ("auto", None):
-        takes = "num_processes: backend 'thread' takes num_threads"
-        only = "num_threads: only backend 'thread' takes it; threads_per_process limits the threads"
-        only += " of libraries, num_processes is the number of worker processes"
-        raise TypeError(takes if backend == "thread" else only)
+    cls = pool_class("shmem" if backend == "auto" else backend)
     given: dict[str, Any] = {**_DEFAULTS, **options}
-    context = one_of("context", context, given, "start_method")
-    if backend != "ray":  # it has options of its own, which it checks
-        check_options(make, "make", given)
+    given |= {} if context is None else {"context": context}
+    given |= {} if num_threads is None else {"num_threads": num_threads}
     num_envs = check_num_envs(num_envs)
     wait_num = check_wait_num(wait_num, num_envs)
-    num_processes = check_num_processes(num_processes)
-    if num_processes != "auto":
+    if (num_processes := check_num_processes(num_processes)) != "auto":
         given["num_processes"] = num_processes
-    if backend == "dummy":  # refuses options of processes before the env is looked for
-        of_processes = {} if context is None else {"context": context}
-        check_options(DummyVectorEnv, "make(backend='dummy')", {**given, **of_processes})
-    env_kwargs = dict(env_kwargs or {})
-    env_fn = env_fn_of(env, env_kwargs, wrappers)
+    if backend != "ray":  # it has options of its own
+        check_options(make, "make", given)
+    name = "make" if backend == "auto" else f"make(backend={backend!r})"
+    check_options(cls, name, given)
+    context = one_of("context", given.pop("context", None), given, "start_method")
+    env_fn = env_fn_of(env, dict(env_kwargs or {}), wrappers)
     if backend == num_processes == "auto" and missing():
-        backend = "dummy"
+        cls = DummyVectorEnv
     elif backend == num_processes == "auto" and not options.get("concurrent"):
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.
@@ -278,16 +262,10 @@ def make(
             needed=faults or partial or not OF_PROCESSES.isdisjoint(given),
             may_share=RecoveryOptions.__annotations__.keys().isdisjoint(options),
         )
+        cls = pool_class(backend)
         if caller_steps:
             given["caller_steps"] = True
-        if backend != "dummy":
-            given["num_processes"] = num_processes
-    elif backend == "auto":
-        backend = "shmem"
-    if backend == "thread":
-        given["num_threads"] = num_threads
-    elif backend != "dummy":
-        given.setdefault("num_processes", "auto")
-        if context is not None:
-            given["context"] = context
-    return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)
+    if cls is not DummyVectorEnv and cls is not ThreadVectorEnv:
+        given["num_processes"] = num_processes
+        given |= {} if context is None else {"context": context}
+    return cls([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)

@@ -32,8 +32,8 @@ from envpool_py.pool import arguments, call_guard, stats
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
-from envpool_py.pool.option_names import check_options
-from envpool_py.pool.option_signatures import AllKeywords, spell_out
+from envpool_py.pool.options import ProcessPoolKeywords, check_options, spell_out
+from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.space_list import Spaces
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
@@ -47,8 +47,11 @@ from envpool_py.worker.hosts import Hosts, hosts_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
+#: The options that rows depend on, for records.
+RECORDED = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
 
-@spell_out(AllKeywords)
+
+@spell_out(ProcessPoolKeywords)
 class BaseVectorEnv:
     """A pool of envs, each with an id, stepped in whole or partial batches.
 
@@ -86,7 +89,9 @@ class BaseVectorEnv:
         worker_fn: Callable[[Callable[[], Any]], EnvWorker],
         wait_num: int | None = None,
         timeout: float | None = None,
-        **options: Unpack[AllKeywords],
+        *,
+        num_processes: int | None = None,
+        **options: Unpack[ProcessPoolKeywords],
     ) -> None:
         self.is_closed = True  # until construction has succeeded
         self._pid = os.getpid()
@@ -96,7 +101,7 @@ class BaseVectorEnv:
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
         self._timeout = check_timeout("timeout", timeout)
         check_options(BaseVectorEnv.__init__, type(self).__name__, options)
-        self._options = split(options)
+        self._options = split({**options, "num_processes": num_processes})
         self.strict_timeout = self._options.pool.strict_timeout
         self.workers: list[EnvWorker] = []
         hosts: Hosts | None = None
@@ -106,10 +111,9 @@ class BaseVectorEnv:
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_names.of(env_fns))
             self.worker_class = type(self.workers[0])
-            env_spaces = self.engine.env_spaces
-            both = [(each.observation_space, each.action_space) for each in env_spaces]
-            self.observation_space: list[Any] = Spaces(obs for obs, _ in both)
-            self.action_space: list[Any] = Spaces(action for _, action in both)
+            made = self.engine.env_spaces
+            self.observation_space: list[Any] = Spaces(each.observation_space for each in made)
+            self.action_space: list[Any] = Spaces(each.action_space for each in made)
             self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
             if hosts.group is not None:
                 warn_of_torch(len(hosts.group.hosts))
@@ -336,8 +340,8 @@ class BaseVectorEnv:
         """Return the result of ``env.render(**kwargs)`` of each env."""
         return self._ask(ids_.one_of(id, env_id), Request("render", kwargs=kwargs))
 
+    recv_async = recv_async
     render_grid = render_grid
-
     __class__ = property(class_of)
 
     def __len__(self) -> int:
@@ -580,19 +584,10 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
     if options.env != EnvOptions():
         recovery.configure(engine.all.ids.tolist())
     if options.pool.record is not None:
-        facts = {
-            "autoreset_mode": options.env.autoreset_mode,
-            "episode_seeds": bool(options.env.episode_seeds),
-            "recycle": options.env.recycle,
-            "columns": options.pool.columns,
-            "reset_first": options.pool.reset_first,
-            "validate": options.env.validate,
-            "on_error": options.recovery.on_error,
-            "env": env,
-            "pool": type(pool).__name__,
-            "num_envs": pool.env_num,
-            "roots": list(engine.flight.positions.roots.values()),
-        }
+        every = {name: value for part in options for name, value in vars(part).items()}
+        facts = {name: every[name] for name in (*RECORDED, "on_error")}
+        facts |= {"env": env, "pool": type(pool).__name__, "num_envs": pool.env_num}
+        facts["roots"] = list(engine.flight.positions.roots.values())
         engine.flight.recorder = Recorder(engine.block, Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()

@@ -12,7 +12,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,7 @@ from envpool_py.env.block import FINAL, FORM, Block
 from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import frames
-from envpool_py.worker.child import EnvProcess
+from envpool_py.worker.child import EnvProcess, one_by_one
 from envpool_py.worker.frames import HEADER
 from envpool_py.worker.watchdog import Watchdog
 
@@ -68,24 +70,38 @@ class _Outbox:
     """Collects the data that a worker process would send, for one reply; as ``ChildConnection``."""
 
     def __init__(self) -> None:
-        self.items: list[Any] = []  # token, status, data
-        self.tokens = b""
+        # Threads only append.
+        self._items: list[tuple[int, int, bytes]] = []  # token, status, data
+        self._tokens: list[bytes] = []
 
     def add(self, token: int, status: int, data: bytes) -> None:
-        self.items.append((token, status, data))
+        self._items.append((token, status, data))
 
     def send(self) -> None:
         """Wait for the reply."""
 
     def publish(self, tokens: bytes) -> None:
-        self.tokens += tokens
+        self._tokens.append(tokens)
+
+    def take(self) -> tuple[bytes, list[Any]]:
+        """Return the tokens and items since the last call."""
+        tokens, items = b"".join(self._tokens), self._items
+        self._tokens, self._items = [], []
+        return tokens, items
 
 
-class EnvActor(EnvProcess):
-    """The envs ``ids``. Its block has rows for all envs, of which only theirs take memory."""
+class EnvActor:
+    """The envs ``ids``, stepped one by one, or with ``concurrent`` each in its own thread.
 
-    def __init__(self, ids: Sequence[int]) -> None:
-        super().__init__(ids, _Outbox(), lambda block: block)
+    Its block has rows for all envs of the pool, of which only theirs take memory.
+    """
+
+    def __init__(self, ids: Sequence[int], *, concurrent: bool = False) -> None:
+        self._ids = ids
+        self._outbox, claimed = _Outbox(), dict[int, int]()
+        shares = [[i] for i in ids] if concurrent else [ids]
+        self._loops = [EnvProcess(own, self._outbox, lambda one: one, claimed) for own in shares]
+        self._threads = [ThreadPoolExecutor(1) for _ in shares] if concurrent else []
         self._attached = threading.Event()
 
     def greet(self) -> tuple[str, list[Any]]:
@@ -96,35 +112,44 @@ class EnvActor(EnvProcess):
 
     def build(self, env_fns: Sequence[bytes]) -> tuple[str, list[Any]]:
         """Make the envs; return as ``greet``, with the spaces or an error."""
-        self._thread = threading.get_ident()
-        self.make_envs(env_fns)
-        return self.greet()[0], self._end.items
+        shares = [[each] for each in env_fns] if self._threads else [env_fns]
+        self._run({n: partial(self._loops[n].make_envs, own) for n, own in enumerate(shares)})
+        return self.greet()[0], self._outbox.take()[1]
 
     def handle(self, message: bytes) -> list[Any]:
         """Carry out the requests of a frame; return the reply."""
-        self._end = outbox = _Outbox()
         kind, length = HEADER.unpack_from(message)
         end = HEADER.size + length
         body, rest = message[HEADER.size : end], message[end:]
-        if kind <= frames.TOKENS_EARLY:
+        if kind == frames.ATTACH:
+            self._attach(Block(pickle.loads(body)), rest)  # noqa: S301 - from our own driver
+        elif kind == frames.CLOSE:
+            self._run({n: loop.close for n, loop in enumerate(self._loops)})
+        else:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
-            self._carry_out(body, 0)
-        elif kind == frames.REQUESTS:
-            self._answer(pickle.loads(body))  # noqa: S301 - from our own driver
-        elif kind == frames.ATTACH:
-            self._make_block(Block(pickle.loads(body)), rest)  # noqa: S301 - likewise
-        else:
-            self.close()
-        done, groups, rows = np.frombuffer(outbox.tokens, np.int64), 0, b""
-        if self._loop is not None and len(done):
+            shares = one_by_one(kind, body) if self._threads else [(self._ids[0], body)]
+            numbered = [(self._ids.index(i), own) for i, own in shares]
+            self._run({n: partial(self._loops[n].handle_frame, kind, own) for n, own in numbered})
+        tokens, items = self._outbox.take()
+        done, groups, rows = np.frombuffer(tokens, np.int64), 0, b""
+        if self._attached.is_set() and len(done):
             groups = self._groups_of(done)
             rows = self._rows.take(groups, done)
         large = len(rows) >= 100_000  # then the driver reads them where Ray keeps them, as an array
-        return [outbox.tokens, groups, np.frombuffer(rows, "u1") if large else rows, outbox.items]
+        return [tokens, groups, np.frombuffer(rows, "u1") if large else rows, items]
 
-    def _make_block(self, block: Block, positions: bytes) -> None:
-        self._attach(block)
+    def _run(self, calls: Mapping[int, Callable[[], object]]) -> None:
+        """Make these calls, each in the thread of the loop with its number, and wait for all."""
+        if self._threads:
+            for each in [self._threads[n].submit(call) for n, call in calls.items()]:
+                each.result()
+        else:
+            calls[0]()
+
+    def _attach(self, block: Block, positions: bytes) -> None:
+        attach = [partial(loop.handle_frame, frames.ATTACH, block) for loop in self._loops]
+        self._run(dict(enumerate(attach)))
         self._block, self._rows = block, Rows(block)
         self._rows.put(POSITIONS, np.array(self._ids), positions)
         self._known = np.zeros(block.spec.num_envs, np.int64)  # the forms that the driver knows
@@ -150,8 +175,8 @@ class EnvActor(EnvProcess):
         while True:
             # While an env holds the GIL this loop stands still: then C code ends the process.
             faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
-            for _, env_id in watchdog.find_overdue(lambda: [0] * len(self._block.mark)):
+            for number, env_id in watchdog.find_overdue(lambda: dict.fromkeys(self._ids, 0)):
                 faulthandler.cancel_dump_traceback_later()
-                frame = sys._current_frames()[self._thread]  # noqa: SLF001 - just for this
+                frame = sys._current_frames()[watchdog.thread_of(number)]  # noqa: SLF001 - just for this
                 return env_id, "".join(traceback.format_stack(frame)).rstrip()
             time.sleep(max(watchdog.next_check - time.monotonic(), 0.0))

@@ -8,10 +8,8 @@ long as the actor: it tells its end, or that an env is stuck.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import math
 import pickle
-import queue
 import signal
 import time
 from collections import deque
@@ -33,57 +31,12 @@ from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.frames import HEADER
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.parent_connection import QueueConnection
 from envpool_py.worker.process_group import ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
 
 # Functions that run at exit, such as ``ProcessGroup.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
-
-
-class ActorConnection(ParentConnection):
-    """Replies of all actors of a pool, and their ends, which threads of Ray only note."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: For each call that has ended: what takes that in and returns its tokens, then the tokens.
-        self._arrived: deque[Any] = deque()
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._noticed = False
-
-    def note(self, take: Callable[[], bytes]) -> None:
-        """Queue ``take`` for the caller; called in a thread of Ray."""
-        self._arrived.append(take)
-        self._bell.put(None)
-
-    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
-        """Wait for replies or other events; see ``ParentConnection``."""
-        if not self._noticed and not self._arrived:
-            with contextlib.suppress(queue.Empty):
-                self._bell.get(timeout=min(1e6 if timeout is None else timeout, 1e6))
-        self.collect(chunks)
-        noticed, self._noticed = self._noticed, False
-        return noticed
-
-    def collect(self, chunks: list[bytes]) -> bool:
-        """Take what is there; return whether there were any results."""
-        count = len(chunks)
-        while not self._bell.empty():
-            self._bell.get()
-        while self._arrived:
-            take = self._arrived[0]
-            # Should an interrupt come before this is noted, it is taken once more.
-            tokens = take if isinstance(take, bytes) else take()
-            self._noticed |= not tokens
-            with contextlib.suppress(IndexError):  # a signal handler has closed the pool
-                self._arrived[0] = tokens
-                # One call, so that no interrupt can come between the queue and the list.
-                chunks.extend(map(deque.popleft, (self._arrived,)))
-        return len(chunks) > count
-
-    def wake(self) -> None:
-        """End a sleep that is under way in another thread."""
-        self._bell.put(None)
 
 
 def _driver() -> str:
@@ -211,12 +164,13 @@ class Actors(ProcessGroup):
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(env_fns, "spawn", count, options)  # pickles env_fns
-        self.connection, self.timed = ActorConnection(), False
+        self.connection, self.timed = QueueConnection(), False
         self._remote_options, self._limit = remote_options, options.step_timeout
 
     def _open(self) -> None:
         remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)
-        shared: Any = SimpleNamespace(make=remote(EnvActor).remote, options=self._options)
+        make = partial(remote(EnvActor).remote, concurrent=self._options.concurrent)
+        shared: Any = SimpleNamespace(make=make, options=self._options)
         self._add_hosts(ActorHost, None, shared)
 
     def make_block(self, spec: Spec) -> Block:
@@ -232,7 +186,8 @@ class Actors(ProcessGroup):
 
     def describe(self) -> str:
         """What a pool's ``repr`` says of its actors."""
-        return f", num_actors={len(self.hosts)}"
+        text = f", num_actors={len(self.hosts)}"
+        return text + (", concurrent=True" if self._options.concurrent else "")
 
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill actors past their deadline, then those with a stuck env, and yield its error."""

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from envpool_py.env.pool_options import INTEGER
-from envpool_py.pool.arguments import check_env_fns
+from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.option_names import check_options
-from envpool_py.pool.option_signatures import PoolKeywords, spell_out
+from envpool_py.pool.options import PoolKeywords, check_options, spell_out
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
 
@@ -23,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class RayKeywords(PoolKeywords, total=False):
-    """The additional options of ``RayVectorEnv``."""
+    """The keywords of ``RayVectorEnv``."""
 
     step_timeout: float | None
     caller_steps: bool
+    concurrent: bool
 
 
 class RayEnvWorker(SubprocEnvWorker):
@@ -57,8 +57,9 @@ class RayVectorEnv(BaseVectorEnv):
 
     Args:
         env_fns: one callable per env; pickled by cloudpickle, called in a thread of the actor.
-        envs_per_actor: how many envs share an actor at the most; ``"auto"``: as many actors as
-            there are free resources for.
+        num_processes: the number of actors, each with an equal share of the envs. None: one per
+            env. ``"auto"``: as many as there are free resources for.
+        envs_per_actor: the same in other words: how many envs share an actor at the most.
         num_cpus: CPUs that each actor reserves.
         num_gpus: GPUs that each actor reserves.
         resources: custom resources that each actor reserves.
@@ -74,6 +75,7 @@ class RayVectorEnv(BaseVectorEnv):
         wait_num: int | None = None,
         timeout: float | None = None,
         *,
+        num_processes: int | str | None = "auto",
         envs_per_actor: int | str = "auto",
         num_cpus: float = 1,
         num_gpus: float = 0,
@@ -85,7 +87,8 @@ class RayVectorEnv(BaseVectorEnv):
         env_fns = check_env_fns(env_fns)
         check_options(RayVectorEnv.__init__, type(self).__name__, options)
         needed = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
-        count = _count(len(env_fns), envs_per_actor, needed)
+        wanted = _wanted(len(env_fns), num_processes, envs_per_actor)
+        count = _count(len(env_fns), wanted, needed)
         worker_fn = functools.partial(
             RayEnvWorker,
             num_cpus=num_cpus,
@@ -97,12 +100,23 @@ class RayVectorEnv(BaseVectorEnv):
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
-def _count(num_envs: int, envs_per_actor: int | str, needed: Mapping[str, float]) -> int:
-    """How many actors, each of which needs these resources, to start."""
-    auto = envs_per_actor == "auto"
-    if not auto and (not isinstance(envs_per_actor, INTEGER) or envs_per_actor < 1):
+def _wanted(
+    num_envs: int, num_processes: int | str | None, envs_per_actor: int | str
+) -> int | None:
+    """How many actors are asked for; None: as many as there is room for."""
+    count = check_num_processes(num_processes)
+    if envs_per_actor == "auto":
+        return None if isinstance(count, str) else min(count or num_envs, num_envs)
+    if count != "auto":
+        raise TypeError("num_processes and envs_per_actor are the same option; pass one of them")
+    if not isinstance(envs_per_actor, INTEGER) or envs_per_actor < 1:
         raise ValueError(f"envs_per_actor must be 1 or more, or 'auto', got {envs_per_actor!r}")
-    most = num_envs if auto else -(-num_envs // int(envs_per_actor))
+    return -(-num_envs // int(envs_per_actor))
+
+
+def _count(num_envs: int, wanted: int | None, needed: Mapping[str, float]) -> int:
+    """How many actors, each of which needs these resources, to start."""
+    most = wanted or num_envs
     if not ray.is_initialized():  # ``cluster_resources`` does not start Ray
         ray.init()
     in_all = _room(ray.cluster_resources(), needed, most)
@@ -110,10 +124,10 @@ def _count(num_envs: int, envs_per_actor: int | str, needed: Mapping[str, float]
     while _room(ray.available_resources(), needed, most) < in_all and time.monotonic() < deadline:
         time.sleep(0.02)  # what a pool had that was closed just now is free a moment later
     room = _room(ray.available_resources(), needed, most)
-    count = max(room, 1) if auto else most
+    count = wanted or max(room, 1)
     if count > room:
         text = f"Ray has room for {room} of {count} actors now, and the pool waits for the others"
-        warnings.warn(f"{text}; pass a larger envs_per_actor or a smaller num_cpus", stacklevel=4)
+        warnings.warn(f"{text}; pass a smaller num_processes or num_cpus", stacklevel=4)
     return count
 
 

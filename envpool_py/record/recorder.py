@@ -14,6 +14,7 @@ file, and an incomplete last chunk is recognised by its length.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -217,6 +218,15 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Generator[Event,
         text = f"{path}: a record of version {header['version']}, not {VERSION}"
         raise ValueError(f"{text}; read it with the release that wrote it")
     return header, _events(Path(path), header["num_envs"])
+
+
+def count_batches(path: str | os.PathLike[str]) -> int:
+    """Count the batches of a record, up to the last chunk that is not corrupt."""
+    count = 0
+    with contextlib.suppress(ValueError):
+        for kind, _, _ in _chunks(Path(path)):
+            count += kind == ROWS
+    return count
 
 
 def _events(path: Path, num_envs: int) -> Generator[Event, None, None]:

@@ -73,7 +73,6 @@ def trust(path: Path) -> Any:
 
 class _Trusting(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """What a pickle names."""
         if module.startswith(_OWNERS):
             own = module.replace("stable_baselines3.", "envpool_py.sb3.")
             module = own.replace("stable_baselines.", "envpool_py.sb3.")
@@ -82,7 +81,6 @@ class _Trusting(pickle.Unpickler):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """What a pickle names."""
         full = f"{module}.{name}"
         if _BUILT_IN.fullmatch(full):
             return super().find_class(module, name)

@@ -11,9 +11,11 @@ import ctypes
 import queue
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from envpool_py import coroutines
 from envpool_py.env.block import Block
 from envpool_py.env.executor import Abandoned
 from envpool_py.env.heartbeat import Heartbeat
@@ -27,7 +29,9 @@ _WRITES_FOR = 1.0
 
 
 class ThreadEnd:
-    """Both ends of the connection to a thread; ``results`` takes the tokens of all threads.
+    """Both ends of the connection to a thread.
+
+    ``note`` takes tokens, or ``look``, which then handles the items.
 
     Attributes:
         inbox: the frames for the thread.
@@ -38,12 +42,12 @@ class ThreadEnd:
 
     cut = garbled = ended = False  # as a ``Stream``
 
-    def __init__(self, results: queue.SimpleQueue[bytes]) -> None:
+    def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
         self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.items: deque[tuple[int, int, Any]] = deque()
         self.sent = 0
         self.is_over = False
-        self._results = results
+        self.publish, self.send = note, partial(note, look)
         self._lock = threading.Lock()
         self._holds_lock = False
 
@@ -71,12 +75,6 @@ class ThreadEnd:
     def add(self, token: int, status: int, value: Any) -> None:
         self.items.append((token, status, value))
 
-    def send(self) -> None:
-        self._results.put(b"")
-
-    def publish(self, tokens: bytes) -> None:
-        self._results.put(tokens)
-
     # ------------------------------------------------------------------------------ in the caller
 
     def put(self, kind: int, body: Any) -> None:
@@ -91,22 +89,8 @@ class ThreadEnd:
         self._lock.acquire(timeout=_WRITES_FOR)
         raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
         raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
+        coroutines.cancel(thread)
         self.inbox.put((frames.CLOSE, None))
-
-
-class _GuardedHeartbeat(Heartbeat):
-    def __init__(self, row: Any, end: ThreadEnd) -> None:
-        super().__init__(row)
-        self.enter, self.leave = end.enter, end.leave  # type: ignore[method-assign]
-
-    def begin(self, i: int, *, timed: bool = True) -> None:
-        self.leave()
-        super().begin(i, timed=timed)
-        self.enter()
-
-    def end(self) -> None:
-        self.leave()
-        super().end()
 
 
 class EnvThread(EnvProcess):
@@ -123,7 +107,8 @@ class EnvThread(EnvProcess):
             block.infos[i] = snapshot(info)
             return KEPT
 
-        self.heartbeat = _GuardedHeartbeat(block.heartbeats[self._ids[0]], self._end)
+        end = self._end
+        self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]], end.enter, end.leave)
         self._make_loop(block, keep_info)
 
 
@@ -131,7 +116,7 @@ def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:
     """Carry out the caller's requests until the caller ends or abandons the thread."""
     try:
         try:
-            run_envs(loop, end, env_fns)
+            run_envs(loop, end.receive, env_fns)
         except Abandoned:
             loop.close()
     except Abandoned:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import queue
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from envpool_py import errors
+from envpool_py import coroutines, errors
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.pool_options import ProcessOptions
 from envpool_py.env.request import Request
@@ -29,55 +28,10 @@ from envpool_py.worker import frames, process_host
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
 from envpool_py.worker.frames import HEADER
 from envpool_py.worker.host import Send
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.parent_connection import QueueConnection
 from envpool_py.worker.process_group import GRACE, ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
-
-# Seconds of one wait; on Windows Ctrl-C does not end a wait.
-_LONGEST_WAIT = 0.1 if sys.platform == "win32" else 1e6
-_SHORTEST_WAIT = 1e-3
-
-
-class ThreadConnection(ParentConnection):
-    """The results of all threads; an empty one says that a host has something else."""
-
-    results: Any
-
-    def __init__(self, hosts: Sequence[ThreadHost]) -> None:
-        self._hosts = hosts
-        self.results = queue.SimpleQueue[bytes]()
-
-    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
-        """Wait for results or for another event; see ``ParentConnection``."""
-        count = len(chunks)
-        wait = _LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT)
-        blocks = wait > 0
-        # Python 3.10 waits without end where the time is over when it looks a second time.
-        wait = max(wait, _SHORTEST_WAIT)
-        with contextlib.suppress(queue.Empty):
-            # One call, so that no signal handler runs between the queue and the list.
-            chunks.extend(map(self.results.get, (blocks,), (wait,)))
-        self.collect(chunks)
-        noticed = False
-        if b"" in chunks[count:]:
-            for host in self._hosts:
-                noticed |= host.look()
-        return noticed
-
-    def collect(self, chunks: list[bytes]) -> bool:
-        count = len(chunks)
-        with contextlib.suppress(queue.Empty):
-            while not self.results.empty():
-                chunks.extend(map(self.results.get, (False,)))
-        return len(chunks) > count
-
-    def wake(self) -> None:
-        self.results.put(b"")
-
-    def close(self) -> None:
-        """End the wait that a signal handler has interrupted to close the pool."""
-        self.wake()
 
 
 class ThreadHost(ProcessHost):
@@ -86,6 +40,7 @@ class ThreadHost(ProcessHost):
     kind, killed = "thread", "was abandoned"
     block: Block
     stream: Any
+    _connection: Any
     _shared: Any
 
     def start(self, *, again: bool = False) -> None:
@@ -94,7 +49,7 @@ class ThreadHost(ProcessHost):
         for key, i in claimed.copy().items():  # other threads change it meanwhile
             if i in self.ids:  # of the thread before
                 del claimed[key]
-        self.stream = end = ThreadEnd(self._connection.results)  # type: ignore[arg-type]
+        self.stream = end = ThreadEnd(self._connection.note, self._look)
         loop = EnvThread(self.ids, end, lambda block: block, claimed)
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         args = loop, end, self.env_fns
@@ -108,10 +63,11 @@ class ThreadHost(ProcessHost):
             self.exit = ""
             raise OSError(errno.EAGAIN, str(error)) from error
 
-    def look(self) -> bool:
-        """Handle what the thread has sent beside tokens; return whether there was anything."""
+    def _look(self) -> bytes:
+        """Handle what the thread has sent beside tokens."""
         self.ended |= self.exit is None and self.stream.is_over
-        return self.read() or self.ended
+        self.read()
+        return b""
 
     def write(self, data: bytes) -> None:
         if self.exit is None:
@@ -123,10 +79,12 @@ class ThreadHost(ProcessHost):
         return partial(self.stream.put, frames.REQUESTS, own)
 
     def stack_of(self, thread: int) -> tuple[str, str]:
-        frame = sys._current_frames().get(thread or self.process.ident)  # noqa: SLF001 - just for this
+        thread = thread or self.process.ident
+        frame = sys._current_frames().get(thread)  # noqa: SLF001 - just for this
+        stack = traceback.walk_stack(frame or sys._getframe())  # noqa: SLF001
         lines = [
             f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
-            for each, line in traceback.walk_stack(frame or sys._getframe())  # noqa: SLF001
+            for each, line in [*coroutines.frames_of(thread), *stack]
         ]
         return errors.stack_of("\n".join(["Thread (most recent call first):", *lines]))
 
@@ -145,7 +103,7 @@ class ThreadHost(ProcessHost):
         """Abandon the thread, unless it ends by itself."""
         if reason is None:
             self.process.join(GRACE)
-            self.look()
+            self._look()
         self.kill(reason=reason)
 
     def reap(self) -> None:
@@ -182,7 +140,7 @@ class ThreadGroup(ProcessGroup):
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(env_fns, context, num_threads, options)
-        self.connection = ThreadConnection(self.hosts)  # type: ignore[arg-type]
+        self.connection = QueueConnection()
 
     def starting(self, **_: Any) -> Any:
         return contextlib.nullcontext()

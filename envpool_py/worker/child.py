@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing import reduction
 from operator import length_hint
@@ -88,7 +88,7 @@ def main(
     if shared.options.concurrent:
         run_threads(ids, env_fns, end, open_block)
     else:
-        run_envs(EnvProcess(ids, end, open_block), end, env_fns)
+        run_envs(EnvProcess(ids, end, open_block), end.receive, env_fns)
     stream.detach()  # left open: the parent must not see its end before that of the process
 
 
@@ -208,39 +208,34 @@ class EnvProcess:
             self._end.send()
 
 
-def run_envs(loop: EnvProcess, end: Any, env_fns: Sequence[Any], *, counts: bool = True) -> None:
+def run_envs(
+    loop: EnvProcess, receive: Callable[[], Any], env_fns: Sequence[Any], *, counts: bool = True
+) -> None:
     """Carry out the parent's requests, one by one, until the parent closes the connection."""
     if loop.make_envs(env_fns):
         handled = 0
-        while loop.handle_frame(*end.receive()):
+        while loop.handle_frame(*receive()):
             handled += counts
             if loop.heartbeat is not None and counts:
                 loop.heartbeat.count(handled)
     loop.close()
 
 
-class _Lane:
-    """The end of one thread's connection to the parent, over that of the process."""
+class _SharedEnd:
+    """The process's end of the connection to the parent, for several threads."""
 
-    def __init__(self, end: ChildConnection, lock: threading.Lock) -> None:
-        self._end, self._lock = end, lock
-        self._items: list[tuple[int, int, bytes]] = []
-        self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self.receive = self.inbox.get
+    def __init__(self, end: ChildConnection) -> None:
+        self._end, self._lock = end, threading.Lock()
 
     def add(self, token: int, status: int, data: bytes) -> None:
-        self._items.append((token, status, data))
-
-    def send(self) -> None:
-        self.publish(b"")
-
-    def publish(self, tokens: bytes) -> None:
         with self._lock:
-            for item in self._items:
-                self._end.add(*item)
-            self._items.clear()
-            self._end.send()
+            self._end.add(token, status, data)
+
+    def publish(self, tokens: bytes = b"") -> None:
+        with self._lock:
             self._end.publish(tokens)
+
+    send = publish
 
 
 def run_threads(
@@ -250,12 +245,12 @@ def run_threads(
     open_block: Callable[[Any], Block],
 ) -> None:
     """Carry out the parent's requests as ``run_envs`` does, but each env in its own thread."""
-    lock, claimed = threading.Lock(), dict[int, int]()
-    lanes = {i: _Lane(end, lock) for i in ids}
+    shared, claimed = _SharedEnd(end), dict[int, int]()
+    inboxes = {i: queue.SimpleQueue[tuple[int, Any]]() for i in ids}
     threads = []
     for i, env_fn in zip(ids, env_fns, strict=True):
-        loop = EnvProcess([i], lanes[i], lambda block: block, claimed)
-        run = partial(run_envs, loop, lanes[i], [env_fn], counts=False)
+        loop = EnvProcess([i], shared, lambda block: block, claimed)
+        run = partial(run_envs, loop, inboxes[i].get, [env_fn], counts=False)
         threads.append(threading.Thread(target=run, daemon=True, name=f"envpool_py env {i}"))
         threads[-1].start()
     kind = handled = 0
@@ -263,22 +258,29 @@ def run_threads(
     while kind != frames.CLOSE:
         kind, body = end.receive()
         handled += 1
-        if kind <= frames.TOKENS_EARLY:
-            for token in memoryview(body).cast("q").tolist():
-                lanes[token & ID_MASK].inbox.put((kind, pack_token(token)))
-        elif kind == frames.REQUESTS:
-            for pair in pickle.loads(body):  # noqa: S301 - from our own parent
-                lanes[pair[0] & ID_MASK].inbox.put((kind, pickle.dumps([pair])))
+        if kind <= frames.REQUESTS:
+            for i, own in one_by_one(kind, body):
+                inboxes[i].put((kind, own))
         else:
             block = open_block(body) if kind == frames.ATTACH else None
             if block is not None and block.spec.timed:
                 heartbeat = Heartbeat(block.heartbeats[ids[0]])
-            for lane in lanes.values():
-                lane.inbox.put((kind, block))
+            for inbox in inboxes.values():
+                inbox.put((kind, block))
         if heartbeat is not None:
             heartbeat.count(handled)
     for thread in threads:
         thread.join()
+
+
+def one_by_one(kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:
+    """Split the body of a frame with requests: each env, and the body of a frame for it alone."""
+    if kind == frames.REQUESTS:
+        for token, data in pickle.loads(body):  # noqa: S301 - from our own parent
+            yield token & ID_MASK, pickle.dumps([(token, data)])
+    else:
+        for token in memoryview(body).cast("q").tolist():
+            yield token & ID_MASK, pack_token(token)
 
 
 def _die_with_parent(alive: int) -> None:

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import select
+import sys
+from collections import deque
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -15,19 +19,37 @@ from envpool_py.worker import descriptors
 from envpool_py.worker.frames import READ, WAKE
 
 _LONGEST = 1e6  # seconds; the longest wait that the system accepts
+# Seconds of one wait for a queue; on Windows Ctrl-C does not end a wait.
+_LONGEST_OF_QUEUE = 0.1 if sys.platform == "win32" else _LONGEST
 _EXACT = 5e-3  # seconds; epoll waits for whole milliseconds, which is too long for shorter waits
 # Results that are taken in a row before sockets and the ends of processes are checked.
 _RESULTS_IN_A_ROW = 16
+
+
+class Bell(queue.SimpleQueue[Any]):
+    """A queue that calls ``listener`` after each ``put``."""
+
+    listener: Callable[[], object] | None = None
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item, block, timeout)
+        if (listener := self.listener) is not None:
+            with contextlib.suppress(RuntimeError):  # its event loop was closed meanwhile
+                listener()
 
 
 class ParentConnection:
     """The results of all processes of a pool, and other descriptors to wait for.
 
     After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``. This
-    function returns whether the other end is closed.
+    function returns whether the other end is closed. The ``bell`` rings when ``wake`` is called,
+    and if ``rings``, for each result.
     """
 
+    rings = False
+
     def __init__(self) -> None:
+        self.bell = Bell()
         self._notes: dict[int, Any] = {}
         self._in_a_row = 0
         self.results = self.theirs = -1
@@ -95,8 +117,15 @@ class ParentConnection:
             pass
         return len(chunks) > count
 
+    def duplicate(self) -> int:
+        """Return a descriptor that is readable while ``fetch`` would return; -1: there is none."""
+        return (
+            descriptors.claim(os.dup(self._poll.fileno())) if hasattr(self._poll, "fileno") else -1
+        )
+
     def wake(self) -> None:
         """End a ``fetch`` that sleeps in another thread."""
+        self.bell.put(None)
         with contextlib.suppress(OSError, ValueError):  # closed, or not open yet
             poll = select.poll()
             poll.register(self.theirs, select.POLLOUT)
@@ -109,3 +138,50 @@ class ParentConnection:
         fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
         for fd in fds:
             descriptors.release(fd)
+
+
+class QueueConnection(ParentConnection):
+    """The results that threads bring: those of envs, or of Ray."""
+
+    rings = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived: deque[Any] = deque()
+        self._noticed = False
+
+    def note(self, found: bytes | Callable[[], bytes]) -> None:
+        """Queue tokens, or a function that handles an event and returns its tokens."""
+        self._arrived.append(found)
+        self.bell.put(None)
+
+    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
+        """Wait for results or for another event; see ``ParentConnection``."""
+        if not self._noticed and not self._arrived:
+            wait = _LONGEST_OF_QUEUE if timeout is None else min(timeout, _LONGEST_OF_QUEUE)
+            with contextlib.suppress(queue.Empty):
+                # Python 3.10 waits without end where the time is over when it looks a second time.
+                self.bell.get(wait > 0, max(wait, 1e-3))
+        self.collect(chunks)
+        noticed, self._noticed = self._noticed, False
+        return noticed
+
+    def collect(self, chunks: list[bytes]) -> bool:
+        count = len(chunks)
+        while not self.bell.empty():
+            self.bell.get()
+        while self._arrived:
+            found = self._arrived[0]
+            # If an interrupt comes before this is noted, the event is handled once more.
+            tokens = found if isinstance(found, bytes) else found()
+            self._noticed |= not tokens
+            with contextlib.suppress(IndexError):  # a signal handler has closed the pool
+                self._arrived[0] = tokens
+                # One call, so that no interrupt comes between the queue and the list.
+                chunks.extend(map(deque.popleft, (self._arrived,)))
+        return len(chunks) > count
+
+    def wake(self) -> None:
+        self.bell.put(None)
+
+    close = wake  # ends a wait that a signal handler has interrupted to close the pool

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 ObsType = TypeVar("ObsType")
+ActType = TypeVar("ActType")
 
 
-class ContinuousToDiscrete(
-    gym.ActionWrapper[ObsType, NDArray[Any], NDArray[Any]], gym.utils.RecordConstructorArgs
+class _DiscreteActions(
+    gym.ActionWrapper[ObsType, ActType, NDArray[Any]], gym.utils.RecordConstructorArgs
 ):
+    """The base class: the env's action space has the class ``kind``, and one dimension."""
+
+    kind: type[gym.Space[Any]]
+    _space: Any
+
+    def __init__(self, env: gym.Env[ObsType, NDArray[Any]], **arguments: Any) -> None:
+        require_env(env)
+        gym.utils.RecordConstructorArgs.__init__(self, **arguments)
+        gym.ActionWrapper.__init__(self, env)
+        space, kind = env.action_space, self.kind.__name__
+        if not isinstance(space, self.kind):
+            name = type(self).__name__
+            raise TypeError(f"action_space: got {space}, but {name} needs a {kind}")
+        if len(space.shape or ()) != 1:
+            raise ValueError(f"action_space: has shape {space.shape}, but needs one dimension")
+
+
+class ContinuousToDiscrete(_DiscreteActions[ObsType, NDArray[Any]]):
     """Replaces a one-dimensional Box by a MultiDiscrete of evenly spaced points.
 
     Along each dimension the first choice is its ``low``, the last its ``high``; a dimension with a
@@ -37,50 +54,36 @@ class ContinuousToDiscrete(
             another length, or a number below 1.
     """
 
+    kind = gym.spaces.Box
+
     def __init__(
         self, env: gym.Env[ObsType, NDArray[Any]], action_per_dim: int | Sequence[int]
     ) -> None:
-        _require_env(env)
-        gym.utils.RecordConstructorArgs.__init__(self, action_per_dim=action_per_dim)
-        gym.ActionWrapper.__init__(self, env)
-        space = env.action_space
-        if not isinstance(space, gym.spaces.Box):
-            raise TypeError(f"action_space: got {space}, but ContinuousToDiscrete needs a Box")
-        if len(space.shape) != 1:
-            raise ValueError(f"action_space: has shape {space.shape}, but needs one dimension")
+        super().__init__(env, action_per_dim=action_per_dim)
+        space: Any = env.action_space
         if not space.is_bounded():
             raise ValueError(f"action_space: {space} has no finite bounds to place points between")
-        (dims,) = space.shape
         choices = _integers(action_per_dim, "action_per_dim")
         if choices.ndim == 0:
-            choices = np.full(dims, choices)
-        if choices.shape != (dims,):
+            choices = np.full(space.shape, choices)
+        if choices.shape != space.shape:
             raise ValueError(
                 f"action_per_dim: has shape {choices.shape}, but action_space has {space.shape}"
             )
         if (choices < 1).any():
             raise ValueError(f"action_per_dim: got {choices.min()}, but each must be 1 or more")
-        self.mesh = [
-            _points(low, high, int(count), space.dtype)
-            for low, high, count in zip(space.low, space.high, choices, strict=True)
-        ]
+        bounds = zip(space.low, space.high, choices.tolist(), strict=True)
+        self.mesh = [_points(*each, space.dtype) for each in bounds]
         self._points = np.concatenate(self.mesh)
         self._starts = np.cumsum(choices) - choices
         self._choices = choices
         self.action_space = gym.spaces.MultiDiscrete(choices)
 
     def action(self, action: ArrayLike) -> NDArray[Any]:
-        """Return the point of the Box that ``action`` chooses.
+        """Return the point of the Box that ``action`` chooses: ``(d,)``, of the Box's dtype.
 
-        Args:
-            action: integers of shape ``(d,)``, or ``(k, d)`` for ``k`` actions.
-
-        Returns:
-            Array of the same shape and of the Box's dtype.
-
-        Raises:
-            TypeError: not integers.
-            ValueError: another shape, or a choice out of range.
+        ``action`` are integers ``(d,)``, or ``(k, d)`` for ``k`` actions. TypeError if they are no
+        integers, ValueError for another shape, or a choice out of range.
         """
         choice = _integers(action, "action")
         dims = self._choices.shape
@@ -97,72 +100,45 @@ class ContinuousToDiscrete(
         return points
 
 
-class MultiDiscreteToDiscrete(
-    gym.ActionWrapper[ObsType, np.int64, NDArray[Any]], gym.utils.RecordConstructorArgs
-):
+class MultiDiscreteToDiscrete(_DiscreteActions[ObsType, np.int64]):
     """Numbers all combinations of a one-dimensional MultiDiscrete in one Discrete action space.
 
     The last dimension changes fastest: of ``MultiDiscrete([2, 3])``, action 4 is ``[1, 1]``.
-
-    Args:
-        env: an environment whose action space is a MultiDiscrete of shape ``(d,)``.
-
-    Raises:
-        TypeError: ``env`` is no ``gymnasium.Env``, or its action space is no MultiDiscrete.
-        ValueError: the MultiDiscrete has not one dimension, or more combinations than an int64
-            can number.
+    TypeError if ``env`` is no ``gymnasium.Env``, or its action space no MultiDiscrete; ValueError
+    if that has not the shape ``(d,)``, or more combinations than an int64 can number.
     """
 
+    kind = gym.spaces.MultiDiscrete
+
     def __init__(self, env: gym.Env[ObsType, NDArray[Any]]) -> None:
-        _require_env(env)
-        gym.utils.RecordConstructorArgs.__init__(self)
-        gym.ActionWrapper.__init__(self, env)
-        space = env.action_space
-        if not isinstance(space, gym.spaces.MultiDiscrete):
-            raise TypeError(
-                f"action_space: got {space}, but MultiDiscreteToDiscrete needs a MultiDiscrete"
-            )
-        if space.nvec.ndim != 1:
-            raise ValueError(f"action_space: has shape {space.nvec.shape}, but needs one dimension")
-        choices = [int(count) for count in space.nvec]
-        total = math.prod(choices)
+        super().__init__(env)
+        self._space = env.action_space
+        self._total = total = math.prod(self._space.nvec.tolist())
         if total > np.iinfo(np.int64).max:
-            raise ValueError(
-                f"action_space: has {total} combinations, more than an int64 can number"
-            )
-        self._total = total
-        self._choices = choices
-        self._start = space.start
-        self._dtype = space.dtype
+            text = "combinations, more than an int64 can number"
+            raise ValueError(f"action_space: has {total} {text}")
         self.action_space = gym.spaces.Discrete(total)
 
     def action(self, action: ArrayLike) -> NDArray[Any]:
-        """Return the combination with this number.
+        """Return the combination with this number: ``(d,)``, of the MultiDiscrete's dtype.
 
-        Args:
-            action: an integer, or integers of shape ``(k,)`` for ``k`` actions.
-
-        Returns:
-            Array of shape ``(d,)`` or ``(k, d)``, of the MultiDiscrete's dtype.
-
-        Raises:
-            TypeError: not integers.
-            ValueError: more than one dimension, or a number out of range.
+        ``action`` is an integer, or ``(k,)`` of them, for a result ``(k, d)``. TypeError if they
+        are no integers, ValueError for more dimensions, or a number out of range.
         """
         number = _integers(action, "action")
         if number.ndim > 1:
             raise ValueError(f"action: has shape {number.shape}, but needs () or (k,)")
         wrong = (number < 0) | (number >= self._total)
         if wrong.any():
-            raise ValueError(
-                f"action: got {number[wrong][0]},"
-                f" but action_space has actions 0 to {self._total - 1}"
-            )
-        combination = np.stack(np.unravel_index(number, self._choices), axis=-1)
-        return (combination + self._start).astype(self._dtype)
+            known = f"actions 0 to {self._total - 1}"
+            raise ValueError(f"action: got {number[wrong][0]}, but action_space has {known}")
+        combination = np.stack(np.unravel_index(number, self._space.nvec), axis=-1)
+        combination += self._space.start
+        return combination.astype(self._space.dtype)
 
 
-def _require_env(env: object) -> None:
+def require_env(env: object) -> None:
+    """Raise a TypeError unless a wrapper can wrap this."""
     if not isinstance(env, gym.Env):
         raise TypeError(f"env: got {env!r}, but the wrapper needs a gymnasium.Env")
 

@@ -19,11 +19,7 @@ class AtariInfo(gym.Wrapper[ObsType, ActType, ObsType, ActType], gym.utils.Recor
         def end_at_lost_lives(env):
             return EpisodicLifeEnv(AtariInfo(gym.wrappers.AtariPreprocessing(env)))
 
-    Args:
-        env: an Atari game of ``ale_py``.
-
-    Raises:
-        TypeError: ``env`` is none.
+    TypeError if ``env`` is no Atari game of ``ale_py``.
     """
 
     def __init__(self, env: gym.Env[ObsType, ActType]) -> None:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from envpool_py.wrappers.vector import VectorEnvWrapper
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from envpool_py.env.block import StepResult
-    from envpool_py.ids import Ids
-    from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.wrappers.vector import Method, VectorEnvWrapper
 
 
 class ClipReward(VectorEnvWrapper):
     """Clips rewards to ``min_reward`` and ``max_reward``.
 
-    Args:
-        venv: the pool to wrap.
-        min_reward: the least reward, a number or one for each component; None: no limit.
-        max_reward: the greatest reward, likewise.
-
-    Raises:
-        ValueError: both limits are None, or ``min_reward`` is above ``max_reward``.
+    Each is a number, or one for each component; None: no limit. ValueError if both are None, or
+    ``min_reward`` is above ``max_reward``.
     """
 
     def __init__(
@@ -50,17 +41,22 @@ class ClipReward(VectorEnvWrapper):
         return batch[0], np.clip(batch[1], self._low, self._high), *batch[2:]
 
 
+def _clips_actions(method: Method) -> Method:
+    """Return the pool's method, with its signature and its text, for clipped actions."""
+
+    @functools.wraps(method)
+    def call(wrapper: ClipAction, action: Any, *args: Any, **kwargs: Any) -> Any:
+        inherited = getattr(super(ClipAction, wrapper), method.__name__)
+        return inherited(wrapper._clipped(action), *args, **kwargs)  # noqa: SLF001 - its own
+
+    return cast("Method", call)
+
+
 class ClipAction(VectorEnvWrapper):
     """Clips actions to the bounds of a Box action space before the envs get them.
 
-    ``action_space`` is then without bounds.
-
-    Args:
-        venv: the pool to wrap.
-
-    Raises:
-        TypeError: the action space is no Box.
-        ValueError: two envs have different action spaces.
+    ``action_space`` is then without bounds. TypeError if the action space of the pool is no Box,
+    ValueError if two envs have different ones.
     """
 
     def __init__(self, venv: BaseVectorEnv) -> None:
@@ -72,25 +68,8 @@ class ClipAction(VectorEnvWrapper):
         free = gym.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
         self.action_space = [free] * len(venv)
 
-    def step(
-        self,
-        action: Any,
-        id: Ids = None,  # noqa: A002 - the pool's name
-        *,
-        env_id: Ids = None,
-    ) -> StepResult:
-        """Step envs with clipped actions."""
-        return super().step(self._clipped(action), id, env_id=env_id)
-
-    def send(
-        self,
-        action: Any,
-        id: Ids = None,  # noqa: A002 - the pool's name
-        *,
-        env_id: Ids = None,
-    ) -> None:
-        """Send envs clipped actions."""
-        self.venv.send(self._clipped(action), id, env_id=env_id)
+    step = _clips_actions(BaseVectorEnv.step)
+    send = _clips_actions(BaseVectorEnv.send)
 
     def _clipped(self, action: Any) -> Any:
         """Return the actions clipped; what are no actions unchanged, for the pool to refuse."""

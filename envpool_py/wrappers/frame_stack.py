@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from envpool_py.env import spaces
+from envpool_py.env.spaces import Array
+from envpool_py.ids import IdArray
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows, is_last
-
-if TYPE_CHECKING:
-    from envpool_py.env.spaces import Array
-    from envpool_py.ids import IdArray
-    from envpool_py.pool.base import BaseVectorEnv
 
 
 class FrameStackObservation(VectorEnvWrapper):
@@ -55,18 +53,16 @@ class FrameStackObservation(VectorEnvWrapper):
             )
         self._size, self._pads, self._axis = int(stack_size), padding_type == "reset", axis
         self._layout = spaces.layout_of(venv.single_observation_space)
-        self.observation_space = [self._stacked(space) for space in venv.observation_space]
+        self.observation_space = [
+            spaces.space_of(spaces.map_tree(self._stacked, spaces.parts_of(space)))
+            for space in venv.observation_space
+        ]
         self._stacks = spaces.map_tree(
             lambda leaf: np.zeros((len(venv), self._size, *leaf.shape), leaf.dtype), self._layout
         )
         self._seeded = np.zeros(len(venv), np.bool_)  # was reset, and its observation dropped
 
     def _stacked(self, space: Any) -> Any:
-        if isinstance(space, gym.spaces.Dict):
-            # Pairs, since of a dict Gymnasium sorts the keys.
-            return gym.spaces.Dict([(k, self._stacked(part)) for k, part in space.items()])
-        if isinstance(space, gym.spaces.Tuple):
-            return gym.spaces.Tuple([self._stacked(part) for part in space])
         if not isinstance(space, gym.spaces.Box):
             raise TypeError(f"observation_space: got {space}, but frames are stacked of a Box")
         if self._axis is not None and not -len(space.shape) <= self._axis < len(space.shape):
@@ -102,7 +98,7 @@ class FrameStackObservation(VectorEnvWrapper):
         columns = spaces.map_tree(push_rows, self._stacks, spaces.as_columns(self._layout, obs))
         if isinstance(obs, np.ndarray) and not spaces.is_leaf(self._layout):
             parts = spaces.split(self._layout, columns, "obs")
-            columns = np.fromiter(spaces.join_rows(self._layout, parts, len(ids)), object, len(ids))
+            columns = spaces.as_rows(self._layout, parts, len(ids))
         return columns, *others, infos
 
     @staticmethod

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
 
 from envpool_py.wrappers import statistics
+from envpool_py.wrappers.statistics import Statistics
 from envpool_py.wrappers.vector import VectorEnvWrapper
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Sequence
-
-    import gymnasium as gym
-
-    from envpool_py.wrappers.statistics import Statistics
 
 
 class VectorEnvNormObs(VectorEnvWrapper):
@@ -53,14 +50,13 @@ class VectorEnvNormObs(VectorEnvWrapper):
             raise TypeError(f"venv: got {venv!r:.80}, which has no {', '.join(missing)}")
         self.venv = venv
         self.update_obs_rms = update_obs_rms
-        self.set_obs_rms(statistics.for_space(self._declared()))
-
-    def _declared(self) -> gym.Space[Any] | None:
-        """The observation space of env 0; ``set_obs_rms`` checks the form of all others."""
-        return self._spaces()[0]
+        self.set_obs_rms(statistics.for_space(self._spaces()[0]))
 
     def _spaces(self) -> Sequence[gym.Space[Any] | None]:
-        """The observation space of each env; a vector env of another library has one for all."""
+        """The observation space of each env; a vector env of another library has one for all.
+
+        Only that of env 0 makes statistics: ``set_obs_rms`` checks the form of all others.
+        """
         spaces = self.venv.observation_space
         return spaces if isinstance(spaces, list) else [spaces]
 
@@ -84,18 +80,14 @@ class VectorEnvNormObs(VectorEnvWrapper):
     def set_obs_rms(self, obs_rms: Statistics) -> None:
         """Use these statistics from now on, by reference.
 
-        Two pools can share their statistics::
+        Two pools can share theirs::
 
             test_pool = VectorEnvNormObs(test_pool, update_obs_rms=False)
             test_pool.set_obs_rms(train_pool.get_obs_rms())
 
-        Args:
-            obs_rms: of the form of ``obs_rms``; None, or None in any place, leaves observations, or
-                that leaf, unchanged.
-
-        Raises:
-            TypeError: no statistics, or of another kind than the observation space.
-            ValueError: other keys, or another length or shape, than the observation space has.
+        None, or None in any place, leaves observations, or that leaf, unchanged. TypeError for no
+        statistics, or of another kind than the observation space, ValueError for other keys, or
+        another length or shape, than the space has.
         """
         for i, space in enumerate(self._spaces()):
             statistics.check(obs_rms, space, f"env {i}: obs_rms")
@@ -107,19 +99,14 @@ class VectorEnvNormObs(VectorEnvWrapper):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to an .npz file of plain arrays, at just this path.
 
-        Raises:
-            OSError: the file can't be written; an existing file does not change.
+        OSError if the file can't be written; an existing file does not change then.
         """
         statistics.save(self._obs_rms, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read statistics that ``save`` wrote, into the present ones: pools that share them too.
 
-        Nothing in the file is unpickled.
-
-        Raises:
-            OSError: the file can't be read.
-            ValueError: it is no such file, or holds statistics of other observations; the present
-                statistics do not change then.
+        Nothing in the file is unpickled. OSError if it can't be read; ValueError if it is no such
+        file, or holds statistics of other observations: the present ones do not change then.
         """
-        statistics.load(self._obs_rms, self._declared(), path)
+        statistics.load(self._obs_rms, self._spaces()[0], path)

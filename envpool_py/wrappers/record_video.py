@@ -71,7 +71,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
                 )
         images.ffmpeg()
         if step_trigger is None and episode_trigger is None:
-            episode_trigger = _always
+            episode_trigger = lambda _: True  # noqa: E731
         self.video_path: Path | None = None
         self._folder = Path(video_folder)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,3 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
     def _stop(self) -> None:
         self._name = None
         super()._stop()
-
-
-def _always(_episode: int) -> bool:
-    return True

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from envpool_py.ids import IdArray
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers import statistics
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 from envpool_py.wrappers.vector import EpisodeWrapper
-
-if TYPE_CHECKING:
-    import os
-
-    from numpy.typing import NDArray
-
-    from envpool_py.ids import IdArray
-    from envpool_py.pool.base import BaseVectorEnv
 
 
 class NormalizeReward(EpisodeWrapper):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium.wrappers.utils import update_mean_var_count_from_moments
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
 
 class RunningMeanStd:
@@ -68,17 +66,11 @@ class RunningMeanStd:
         return f"{type(self).__name__}(shape={self.mean.shape}, count={self.count})"
 
     def update(self, batch: ArrayLike) -> None:
-        """Update the statistics with the rows of a batch.
+        """Update the statistics with the rows of a batch ``(k, *shape)``; ``k`` may be 0.
 
-        Args:
-            batch: numbers of shape ``(k, *shape)``, one row per first index; ``k`` may be 0, which
-                changes nothing. Before the first update any shape of rows is taken, unless
-                ``mean`` or ``std`` was given as an array.
-
-        Raises:
-            TypeError: not real numbers.
-            ValueError: a scalar, or rows of another shape than those before; the statistics are
-                left as they were.
+        Before the first update any shape of rows is taken, unless ``mean`` or ``std`` was given as
+        an array. TypeError if they are no real numbers, ValueError for a scalar, or rows of another
+        shape than those before; the statistics do not change then.
         """
         rows = _real(batch, "batch")
         if rows.ndim == 0:
@@ -103,15 +95,9 @@ class RunningMeanStd:
     def norm(self, x: ArrayLike) -> NDArray[Any]:
         """``(x - mean) / sqrt(var + eps)``, within ``-clip_max`` and ``clip_max``.
 
-        Args:
-            x: numbers of the statistics' shape, or with more axes before it.
-
-        Returns:
-            A new array of the shape of ``x``, of its dtype where that is floating, else float64.
-
-        Raises:
-            TypeError: not real numbers.
-            ValueError: the last axes of ``x`` are not the shape of the statistics.
+        ``x`` has the statistics' shape, or more axes before it. Return a new array of its shape, of
+        its dtype where that is floating, else float64. TypeError if ``x`` are no real numbers,
+        ValueError if its last axes are not the shape of the statistics.
         """
         data = _real(x, "x")
         shape = self.mean.shape

@@ -9,60 +9,47 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.env.spaces import map_tree
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from numpy.typing import NDArray
 
 #: The type of ``VectorEnvNormObs.obs_rms``.
 Statistics: TypeAlias = "RunningMeanStd | dict[Any, Statistics] | tuple[Statistics, ...] | None"
 
 _Path: TypeAlias = "tuple[Any, ...]"
 
-_NO_NUMBERS = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
 _FIELDS = ("mean", "var", "count", "clip_max", "eps")
 
 
 def for_space(space: gym.Space[Any] | None) -> Statistics:
     """Return new statistics for the observations of ``space``; None: no space is declared.
 
-    An observation that is one array of numbers is normalised, whatever its space. In a Dict or a
-    Tuple only Box leaves are normalised, because a Discrete or MultiBinary leaf is a category or a
-    mask.
-
-    Raises:
-        TypeError: the space has nothing to normalise.
+    In a Dict or a Tuple only Box leaves are normalised, because a Discrete or MultiBinary leaf is a
+    category or a mask. TypeError if the space has nothing to normalise.
     """
-    if not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple, *_NO_NUMBERS)):
+    if not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple, *spaces.RAGGED)):
         return RunningMeanStd()
-    tree = _for_parts(space)
+    tree: Statistics = map_tree(
+        lambda part: RunningMeanStd() if isinstance(part, gym.spaces.Box) else None,
+        spaces.parts_of(space),
+    )
     if not list(leaves(tree)):
         raise TypeError(f"observation_space: {space} has nothing to normalise")
     return tree
 
 
-def _for_parts(space: gym.Space[Any]) -> Statistics:
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _for_parts(part) for key, part in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_for_parts(part) for part in space.spaces)
-    return RunningMeanStd() if isinstance(space, gym.spaces.Box) else None
-
-
 def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningMeanStd]]:
     """Yield the path and the statistics of every leaf that is normalised, depth first."""
     if isinstance(tree, (dict, tuple)):
-        for key, part in _parts(tree):
+        for key, part in _parts(tree).items():
             yield from leaves(part, (*path, key))
     elif tree is not None:
         yield path, tree
@@ -71,20 +58,19 @@ def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningM
 def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
     """Check that ``tree`` can normalise the observations of ``space``; None: undeclared.
 
-    Raises:
-        TypeError: a part of the tree is no statistics, or of another kind than the space.
-        ValueError: it has other keys, or another length or shape, than the space.
+    TypeError if a part of the tree is no statistics, or of another kind than the space; ValueError
+    for other keys, another length or shape.
     """
     if isinstance(tree, (dict, tuple)):
         kind = gym.spaces.Dict if isinstance(tree, dict) else gym.spaces.Tuple
-        spaces: dict[Any, gym.Space[Any]] = {}
+        own: dict[Any, gym.Space[Any]] = {}
         if isinstance(space, kind):
-            spaces = dict(_parts(space.spaces))
-            _require_same(tree, spaces.keys(), name, "the space")
+            own = _parts(space.spaces)
+            _require_same(tree, own, name, "the space")
         elif space is not None:
             raise TypeError(f"{name}: got a {type(tree).__name__}, but the space is {space}")
-        for key, part in _parts(tree):
-            check(part, spaces.get(key), f"{name}[{key!r}]")
+        for key, part in _parts(tree).items():
+            check(part, own.get(key), f"{name}[{key!r}]")
     elif tree is not None:
         if not (hasattr(tree, "update") and hasattr(tree, "norm")):
             raise TypeError(f"{name}: got {tree!r}, but it must be a RunningMeanStd or None")
@@ -99,18 +85,9 @@ def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
 def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
     """Return the batch with every leaf normalised; with ``update`` update the statistics first.
 
-    Args:
-        tree: statistics of the form of an observation.
-        batch: an array ``(k, ...)``, an object array ``(k,)`` of dicts or tuples, or a dict or
-            tuple of arrays ``(k, ...)``. It is not written to.
-        update: whether this batch updates the statistics.
-
-    Returns:
-        A batch of the same form.
-
-    Raises:
-        TypeError: rows that are no numbers where the tree has a ``RunningMeanStd``.
-        ValueError: rows with other keys, or of another length or shape, than the tree.
+    The batch, which is not written to, is an array ``(k, ...)``, an object array ``(k,)`` of dicts
+    or tuples, or a dict or tuple of arrays; so is the result. TypeError for rows that are no
+    numbers where the tree has a ``RunningMeanStd``, ValueError for other keys, lengths or shapes.
     """
     rows_of_objects = isinstance(batch, np.ndarray) and batch.dtype == object
     if tree is None or (rows_of_objects and not len(batch)):
@@ -118,8 +95,9 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
     if isinstance(tree, (dict, tuple)):
         if rows_of_objects:
             return _normalise_rows(tree, batch, update=update)
-        _require_same(batch, _keys(tree), "obs", "obs_rms")
-        columns = {key: normalise(tree[key], part, update=update) for key, part in _parts(batch)}
+        _require_same(batch, _parts(tree), "obs", "obs_rms")
+        parts = _parts(batch).items()
+        columns = {key: normalise(tree[key], part, update=update) for key, part in parts}
         return columns if isinstance(tree, dict) else tuple(columns.values())
     if rows_of_objects or not isinstance(batch, np.ndarray):
         row = batch[0] if rows_of_objects else batch
@@ -135,11 +113,11 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
 def _normalise_rows(tree: Any, rows: NDArray[Any], *, update: bool) -> NDArray[Any]:
     """Normalise an object array of dicts or tuples: as columns, then split into rows again."""
     for row in rows:
-        _require_same(row, _keys(tree), "obs", "obs_rms")
+        _require_same(row, _parts(tree), "obs", "obs_rms")
     layout = _layout_of(tree, rows[0])
     columns = normalise(tree, spaces.as_columns(layout, rows), update=update)
     parts = spaces.split(layout, columns, "obs")
-    return np.fromiter(spaces.join_rows(layout, parts, len(rows)), object, len(rows))
+    return spaces.as_rows(layout, parts, len(rows))
 
 
 def _layout_of(tree: Any, row: Any) -> Any:
@@ -153,18 +131,19 @@ def _layout_of(tree: Any, row: Any) -> Any:
 
 def normalised_space(tree: Statistics, space: Any) -> Any:
     """Return the space of the normalised observations of ``space``; None: not known."""
+
+    def normalised(part: Any, rms: Any) -> Any:
+        if rms is None:
+            return part
+        if part.shape is None or part.dtype is None:
+            return None
+        dtype = part.dtype if np.issubdtype(part.dtype, np.floating) else np.float64
+        limit = rms.clip_max or np.inf
+        return gym.spaces.Box(-limit, limit, part.shape, dtype)
+
     if tree is None or space is None:
         return space
-    if isinstance(tree, dict):
-        # Pairs, since of a dict Gymnasium sorts the keys.
-        return gym.spaces.Dict([(k, normalised_space(tree[k], s)) for k, s in _parts(space.spaces)])
-    if isinstance(tree, tuple):
-        return gym.spaces.Tuple([normalised_space(tree[k], s) for k, s in _parts(space.spaces)])
-    if space.shape is None or space.dtype is None:
-        return None
-    dtype = space.dtype if np.issubdtype(space.dtype, np.floating) else np.float64
-    limit = tree.clip_max or np.inf
-    return gym.spaces.Box(-limit, limit, space.shape, dtype)
+    return spaces.space_of(map_tree(normalised, spaces.parts_of(space), tree))
 
 
 def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
@@ -172,9 +151,6 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
 
     ``paths`` in the file is a JSON list of the leaves' paths; ``mean_0``, ``var_0``, ``count_0``,
     ``clip_max_0`` (infinite for no limit) and ``eps_0`` belong to the first, and so on.
-
-    Raises:
-        OSError: the file can't be written.
     """
     arrays: dict[str, Any] = {}
     paths = []
@@ -196,10 +172,8 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
 def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike[str]) -> None:
     """Read a file of ``save`` into the leaves of ``tree``; nothing in the file is unpickled.
 
-    Raises:
-        OSError: the file can't be read.
-        ValueError: it is no file of ``save``, or has statistics of other observations than those of
-            ``tree`` and ``space``. ``tree`` is then as it was.
+    ValueError if it is no file of ``save``, or has statistics of other observations than those of
+    ``tree`` and ``space``; ``tree`` does not change then.
     """
     name = os.fspath(path)
     stored = _read(name)
@@ -227,29 +201,21 @@ def _read(name: str) -> dict[_Path, RunningMeanStd]:
 
 
 def _leaf(file: Any, n: int) -> RunningMeanStd:
-    limit = float(file[f"clip_max_{n}"])
-    leaf = RunningMeanStd(
-        file[f"mean_{n}"],
-        clip_max=None if limit == np.inf else limit,
-        epsilon=float(file[f"eps_{n}"]),
-    )
-    leaf.var = np.asarray(file[f"var_{n}"], dtype=np.float64)
-    leaf.count = file[f"count_{n}"].item()
-    if leaf.var.shape != leaf.mean.shape:
-        raise ValueError(f"var_{n} has shape {leaf.var.shape}, but mean_{n} has {leaf.mean.shape}")
+    mean, var, *numbers = (file[f"{field}_{n}"] for field in _FIELDS)
+    count, limit, epsilon = (number.item() for number in numbers)
+    leaf = RunningMeanStd(mean, np.sqrt(var), limit if limit < np.inf else None, epsilon, count)
+    leaf.var = np.asarray(var, dtype=np.float64)  # the square of the root would differ
+    if mean.shape != var.shape:
+        raise ValueError(f"var_{n} has shape {var.shape}, but mean_{n} has {mean.shape}")
     return leaf
 
 
-def _parts(tree: Any) -> list[tuple[Any, Any]]:
-    return list(tree.items()) if isinstance(tree, dict) else list(enumerate(tree))
+def _parts(tree: Any) -> dict[Any, Any]:
+    return dict(tree if isinstance(tree, dict) else enumerate(tree))
 
 
-def _keys(tree: Any) -> Collection[Any]:
-    return tree.keys() if isinstance(tree, dict) else range(len(tree))
-
-
-def _require_same(value: Any, keys: Collection[Any], name: str, other: str) -> None:
+def _require_same(value: Any, parts: dict[Any, Any], name: str, other: str) -> None:
     if not isinstance(value, (dict, tuple)):
-        raise TypeError(f"{name}: got a {type(value).__name__}, but {other} has {list(keys)}")
-    if set(_keys(value)) != set(keys):
-        raise ValueError(f"{name}: has {list(_keys(value))}, but {other} has {list(keys)}")
+        raise TypeError(f"{name}: got a {type(value).__name__}, but {other} has {list(parts)}")
+    if _parts(value).keys() != parts.keys():
+        raise ValueError(f"{name}: has {list(_parts(value))}, but {other} has {list(parts)}")

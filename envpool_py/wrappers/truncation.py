@@ -6,6 +6,8 @@ from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium as gym
 
+from envpool_py.wrappers.action import require_env
+
 ObsType = TypeVar("ObsType")
 ActType = TypeVar("ActType")
 
@@ -15,18 +17,12 @@ class TruncatedAsTerminated(
 ):
     """Sets ``terminated`` in every truncated step; ``truncated`` does not change.
 
-    For algorithms that must treat the end of a time limit as the end of the task.
-
-    Args:
-        env: the environment to wrap.
-
-    Raises:
-        TypeError: ``env`` is no ``gymnasium.Env``.
+    For algorithms that must treat the end of a time limit as the end of the task. TypeError if
+    ``env`` is no ``gymnasium.Env``.
     """
 
     def __init__(self, env: gym.Env[ObsType, ActType]) -> None:
-        if not isinstance(env, gym.Env):
-            raise TypeError(f"env: got {env!r}, but the wrapper needs a gymnasium.Env")
+        require_env(env)
         gym.utils.RecordConstructorArgs.__init__(self)
         gym.Wrapper.__init__(self, env)
 

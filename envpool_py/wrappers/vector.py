@@ -87,6 +87,7 @@ class VectorEnvWrapper(BaseVectorEnv):
     step = _observed(BaseVectorEnv.step)
     recv = _observed(BaseVectorEnv.recv)
     drain = _observed(BaseVectorEnv.drain)
+    recv_async = BaseVectorEnv.recv_async  # calls ``recv`` of the wrapper
 
     def _changed(self, obs: Any, infos: Any) -> Any:
         if getattr(self.observations, "__func__", None) is VectorEnvWrapper.observations:
@@ -246,7 +247,7 @@ def _stack_like(batch: Any, rows: list[Any]) -> Any:
 
     def stack(like: Any, *values: Any) -> Any:
         if like.dtype == object or any(np.shape(value) != like.shape[1:] for value in values):
-            return np.fromiter(values, dtype=object, count=len(values))
+            return spaces.objects(values)
         return np.asarray(values, dtype=like.dtype)
 
     return spaces.map_tree(stack, batch, *rows)

@@ -294,7 +294,7 @@ def _agents(backend: str, work: Work) -> Running:
 
 def _turns(backend: str, work: Work) -> Running:
     env_fns = _around(_pettingzoo().PettingZooEnv, work)
-    pool = settings.BACKENDS[backend](env_fns, work.wait_num, **_processes(backend, work))
+    pool = settings.pool_class(backend)(env_fns, work.wait_num, **_processes(backend, work))
     return _caller_resets(pool, work)
 
 

@@ -13,9 +13,14 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import statistics
+import sys
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
 import gymnasium as gym
 import numpy as np
@@ -35,7 +40,8 @@ class Uneven(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (8,), np.float32)
     action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
 
-    def __init__(self, seed: int, mean: float, cpu: bool) -> None:
+    def __init__(self, seed: int, mean: float, cpu: bool = False, longest: int = 0) -> None:
+        self.longest = longest
         variance = np.log(2)
         self.draw = functools.partial(
             np.random.default_rng(seed).lognormal, np.log(mean) - variance / 2, variance**0.5
@@ -50,15 +56,17 @@ class Uneven(gym.Env):
             pass
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        """Begin an episode, which never ends."""
+        """Begin an episode of 1 to ``longest`` steps; 0: it never ends."""
         super().reset(seed=seed, options=options)
+        self.left = int(self.np_random.integers(self.longest)) + 1 if self.longest else -1
         return np.zeros(8, np.float32), {}
 
     def step(self, action: np.ndarray) -> tuple:
         """Take some time."""
         del action
         self.wait(self.draw())
-        return np.zeros(8, np.float32), 0.0, False, False, {}
+        self.left -= 1
+        return np.zeros(8, np.float32), 0.0, not self.left, False, {}
 
 
 def seconds(model: PPO) -> float:
@@ -81,6 +89,7 @@ def main() -> None:
     parser.add_argument("--num-processes", type=int, help="default: one per env")
     parser.add_argument("--wait-num", type=int, help="default: the envs that are ready")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE", help="write the seconds of each round")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -100,6 +109,9 @@ def main() -> None:
     print(
         f"medians without the first: {of_whole:.3f} s, {of_ready:.3f} s: {of_whole / of_ready:.2f}"
     )
+    if args.json:
+        rows = [dict(zip(("whole", "async"), each, strict=True)) for each in times]
+        Path(args.json).write_text(json.dumps(rows, indent=1))
     if args.env is None:
         share = args.num_envs / len(os.sched_getaffinity(0)) if args.cpu else 1
         ideal = args.mean_ms / 1e3 * args.steps * max(share, 1)

@@ -48,6 +48,10 @@ def raising(_):
     return changed(step=raises)()
 
 
+def long_error(_):
+    raise ValueError("long " * 30)
+
+
 MAKING, EPISODE, GENERATORS = "making envs", "a whole episode", "global generators"
 STAGES = [MAKING, "spaces", "training", "options", EPISODE, "seeds"]
 STAGES += [GENERATORS, "rendering", "closing"]
@@ -180,6 +184,16 @@ def test_ctrl_c_says_which_stage_it_ended():
         found.update(stages([changed(step=hangs)]))
     assert [*found] == STAGES[:3]
     assert found["training"][0].message.startswith("it ran until Ctrl-C (test_check.py:")
+
+
+def test_long_findings_are_wrapped_on_a_terminal(cli, monkeypatch):
+    line = f"check CartPole-v1 --wrapper {__name__}:long_error"
+    assert f"env_fn raised ValueError: {'long ' * 30}" in cli(line).out
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    shown = cli(line).out.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert any(each.startswith(" " * 19 + "long") for each in shown)
 
 
 def test_all_envs_are_closed():

@@ -1,5 +1,6 @@
 """``envpool-py collect``, in this process and as a command that gets signals."""
 
+import json
 import os
 import resource
 import signal
@@ -90,6 +91,30 @@ def test_the_summary_and_the_metadata(tmp_path, cli):
     names = "env_id", "env_kwargs", "wrappers", "policy", "seed", "num_envs", "episodes", "steps"
     values = COUNT, {"length": "4"}, wrappers, "random", 9, 2, 6, None
     assert found == {**dict(zip(names, values, strict=True)), "balanced": True, "complete": True}
+
+
+def test_the_summary_for_other_programs(tmp_path, cli):
+    limits = f"--num-envs 2 --episodes 6 --seed 9 --out {tmp_path}/a.npz --json {tmp_path}/a.json"
+    table = cli(f"collect {COUNT} {limits}").table()
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert (found["env"], found["file"]) == (COUNT, table["file"][0])
+    assert found["lengths"] == load(found["file"]).lengths.tolist() == [4] * 6
+    assert f"mean {np.mean(found['returns']):g}, " in table["return"][0]
+    rest = {name: found[name] for name in ("episodes", "steps", "seed", "restarts", "complete")}
+    assert rest == {"episodes": 6, "steps": 24, "seed": 9, "restarts": 0, "complete": True}
+    ended = cli(f"collect {PARTS}:raising --num-envs 2 --steps 900 --seed 3 --json -")
+    assert (ended.status, json.loads(ended.out)["complete"]) == (1, False)
+
+
+@pytest.mark.parametrize("backend", ["dummy", "thread", "shmem"])
+def test_options_of_processes_are_not_ignored(backend, cli):
+    options = f"--steps 5 --backend {backend} --context spawn"
+    ended = cli(f"collect CartPole-v1 {options}")
+    has_processes = backend == "shmem"
+    assert ended.status == (0 if has_processes else 2)
+    text = f"--context: the {backend} backend starts no worker processes"
+    assert (text in ended.err) != has_processes
+    assert cli(f"collect CartPole-v1 --steps 5 --backend {backend}").status == 0
 
 
 def test_a_bar_on_a_terminal(monkeypatch, cli):

@@ -1,9 +1,9 @@
-"""The help of every command fits into a terminal of 80 columns."""
+"""Every command: its help fits into 80 columns, its options, its numbers."""
 
 import pytest
 
 from envpool_py import cli as commands
-from envpool_py.cli.arguments import at_least
+from envpool_py.cli.arguments import at_least, counted
 
 NAMES = [command.__name__.rpartition(".")[2] for command in commands._COMMANDS]
 
@@ -25,3 +25,16 @@ def test_numbers_that_are_none(cli):
     for text in ("1e-3", "1.5e0"):
         assert f"must be an integer, got {text}" in cli(f"tune CartPole-v1 --num-envs {text}").err
     assert "invalid integer value: 'e'" in cli("tune CartPole-v1 --num-envs e").err
+
+
+def test_options_that_every_command_has(cli):
+    for name in NAMES:
+        shown = cli(f"{name} --help").out
+        assert "--json FILE" in shown
+        assert ("--context {" in shown) == (name in ("tune", "bench", "collect", "timeline"))
+
+
+def test_counts_are_separated_and_plural():
+    counts = [(1, "error"), (12_345, "step"), (0, "policy"), (1000, "batch")]
+    texts = ["1 error", "12 345 steps", "0 policies", "1 000 batches"]
+    assert [counted(*each) for each in counts] == texts

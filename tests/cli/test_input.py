@@ -20,7 +20,7 @@ COLLECT = [
     (f"CartPole-v1 --seed {2**63}", "--seed: must be below 2**63 - 8"),
     ("CartPole-v1 --timeout nan", "must be a positive number of seconds, got nan"),
     ("CartPole-v1 --num-envs 8 --wait-num 9", "--wait-num is 9, but there are 8 envs"),
-    ("CartPole-v1 --backend dummy --num-processes 2", "the dummy backend has no processes"),
+    ("CartPole-v1 --backend dummy --num-processes 2", "the dummy backend starts no worker"),
     ("CartPole-v1 --address auto", "--address: only the ray backend has a cluster"),
     ("CartPol-v1", "'CartPol-v1'; did you mean CartPole-v1"),
     ("ALE/Pomg-v5", "did you mean ALE/Pong-v5"),
@@ -70,7 +70,7 @@ def test_one_line(line, message, cli, tmp_path):
 def test_an_exit_of_the_users_code_is_not_status_0(cli):
     ended = cli("check CartPole-v1 --wrapper sys:exit")
     assert ended.status == 1
-    assert re.search(r"making envs +error: exited with code 1", ended.out)
+    assert re.search(r"making envs +error: env 0: env_fn raised SystemExit", ended.out)
 
 
 def test_a_missing_package_is_named(monkeypatch, cli):

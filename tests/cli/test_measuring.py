@@ -1,6 +1,7 @@
 """``envpool-py bench``, ``tune`` and ``timeline``."""
 
 import argparse
+import ast
 import itertools
 import json
 import time
@@ -16,7 +17,7 @@ from envpool_py.cli import arguments, bench, tables, tune
 from envpool_py.cli.timeline import summary
 from envpool_py.pool.choose import Probe
 from tests.bench.test_measure import measurement
-from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, results
+from tests.bench.test_tune import CALLERS, DUMMY, EACH, LANES, PARTIAL, SHMEM, THREADS, results
 from tests.support.envs import CountEnv
 
 COMPUTING = Probe(1e-3, 1e-3, 0.9e-3, 2e-3, 0.01, 5e-3, 33_600)
@@ -80,7 +81,7 @@ def test_a_small_difference_is_none(asked, cli):
 def test_every_pool_with_callers_that_compute(asked, cli):
     ended = cli("bench ALE/Pong-v5 --num-envs 4 --num-envs 6 --repeats 1 --max-processes 5")
     assert ended.status == 0
-    assert " pools of 4 and 6 envs x 3 policies x 1 repeats: about " in ended.err
+    assert " pools of 4 and 6 envs x 3 policies x 1 repeat: about " in ended.err
     text = "is left out: it would start 6 processes, and --max-processes is 5"
     for name in ("Gymnasium Async", "6 procs"):
         assert f"{name} {text}" in ended.err
@@ -152,6 +153,15 @@ def test_why_that_one():
     assert slower == (
         "  0.88 times the steps of 2 procs, wait 4, which needs a loop for partial batches"
     )
+    # A comparison is made once, also if it answers two questions.
+    assert why(WAITING, THREADS, {THREADS: 1200, EACH: 1000, DUMMY: 100}) == [
+        "steps wait rather than compute; in threads they wait at once",
+        "threads: 1 200 steps/s",
+        "  1.20 times the steps of 16 procs",
+    ]
+    assert why(WAITING, LANES, {LANES: 1000, THREADS: 950})[-1] == (
+        "  no difference from threads, where a crash of an env ends your program"
+    )
     # Each figure is that of its own table.
     assert why(COMPUTING, DUMMY, {DUMMY: 109, SHMEM: 100}, {DUMMY: 96, SHMEM: 100}) == [
         "policy: 0 µs per batch: 109 steps/s",
@@ -208,6 +218,23 @@ def test_settings_that_fail_are_told(asked, cli):
     assert code in found["recommendations"][0]["code"]
     assert found["one_env"]["obs_bytes"] == 33_600
     assert {each["pool"] for each in found["measurements"]} == {"dummy", "shmem"}
+
+
+def test_the_code_has_the_options_of_the_command(asked, cli):
+    """It is a program, and the pools were measured with these options."""
+    found = json.loads(
+        cli("tune CartPole-v1 --on-error restart --context spawn --seconds 0.05 --json -").out
+    )
+    for each in found["recommendations"]:
+        call = ast.parse(each["code"]).body[-1].value
+        options = {part.arg: ast.literal_eval(part.value) for part in call.keywords}
+        assert options["on_error"] == "restart"
+        assert options.get("context") == ("spawn" if options["backend"] == "shmem" else None)
+    asked.jobs.clear()
+    cli("bench CartPole-v1 --context spawn --repeats 1 --num-envs 2")
+    contexts = {job.setting.pool: job.setting.context for job in asked.jobs}
+    with_processes = {"gymnasium-async", "make", "subproc", "shmem"}
+    assert {pool for pool, context in contexts.items() if context == "spawn"} == with_processes
 
 
 def test_ctrl_c_gives_the_recommendation_until_then(asked, cli):

@@ -173,7 +173,7 @@ def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
         assert status == (0 if is_named else 2), err
         text = "does not name the env of its 2 envs; name that of the run: envpool-py"
         assert ("the record is complete" if is_named else text) in out + err
-    assert cli(f"replay {path} tests.cli.parts:count_env --env 1").status == 0
+    assert cli(f"replay {path} tests.cli.parts:count_env --env-id 1").status == 0
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,13 @@ def test_each_error_is_shown_with_its_place(tmp_path, cli, monkeypatch):
     assert ended.out.endswith("; 3 errors\n")
     stopped = []
     monkeypatch.setattr("pdb.post_mortem", lambda trace: stopped.append(trace.tb_frame.f_code))
+    found = json.loads(cli(f"replay {path} tests.cli.parts:raising --json -").out)
+    assert found["errors"] == [line for line in ended.out.splitlines() if line.startswith("env ")]
+    assert found["batches"] == recorder.count_batches(path) > 0
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any output for a terminal
+    assert "repeated" in cli(f"replay {path} tests.cli.parts:raising").err
     ended = cli(f"replay {path} tests.cli.parts:raising --pdb")
+    assert "batches repeated" not in ended.err  # the debugger has the terminal
     assert len(stopped) == 3, "at each failure in turn"
     assert ended.out.endswith("; 3 errors, and nothing more to debug\n")
     shown = cli(f"show {path}")

@@ -225,3 +225,17 @@ def test_what_has_ended_is_yielded_before_the_error_of_a_policy():
         assert [next(episodes).env_id, next(episodes).env_id] == [0, 1]
         with pytest.raises(LookupError, match="the second episode"):
             next(episodes)
+
+
+def test_a_with_block_cancels_what_is_in_flight_and_leaves_the_pool_open():
+    with DummyVectorEnv(counts(3, 4), wait_num=1) as pool:
+        with AsyncCollector(pool, echo, seed=SEED) as collector:
+            next(collector.steps())
+            assert pool.waiting_id
+        assert (pool.waiting_id, collector.closed) == ([], False)
+        assert len(list(collector.episodes(3))) == 3  # it goes on
+        text = f"AsyncCollector(3 episodes, {collector.num_steps} steps, {pool!r})"
+        assert repr(collector) == text
+    assert collector.closed
+    with collector:  # of a closed pool
+        pass

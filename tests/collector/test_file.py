@@ -219,21 +219,6 @@ def test_half_an_episode_does_not_count(tmp_path, keep, monkeypatch):
     assert fingerprint(load(tmp_path / "a")) == fingerprint([*episodes[:3], episodes[4]])
 
 
-def test_a_file_of_the_first_version(tmp_path):
-    episodes, both = make_episodes("discrete")
-    save(tmp_path / "a.npz", episodes, *both)
-    arrays = dict(np.load(tmp_path / "a.npz"))
-    head = {**json.loads(str(arrays["metadata"])), "version": 1}
-    arrays |= {"metadata": np.array(json.dumps(head)), "episodes/seed": arrays["episodes/env_seed"]}
-    for new in ("infos", "episodes/info_start", "episodes/info_bytes", "episodes/env_seed"):
-        del arrays[new]
-    np.savez(tmp_path / "a.npz", **arrays)
-    found = load(tmp_path / "a.npz")
-    assert fingerprint(found) == fingerprint(episodes)
-    assert found.env_seeds.tolist() == [SEED, SEED, SEED, SEED + 1, SEED + 1]
-    assert set(found.seeds.tolist()) == {-1}
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "text"),
     [

@@ -1,6 +1,8 @@
 """Each figure of a page is the one that was measured, and README shows what a terminal shows."""
 
+import ast
 import functools
+import itertools
 import json
 import re
 import sys
@@ -21,6 +23,7 @@ from envpool_py.errors import WorkerDiedError
 from envpool_py.sb3 import SubprocVecEnv
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONF = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -74,7 +77,14 @@ def test_the_crash_of_readme_is_real(caplog):
     assert f"\n{caplog.messages[0]}\n" in README
 
 
-LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
+
+
+def anchors(page):
+    """Of the headings, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +92,10 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 )
 def test_links_lead_to_files(name):
     page = ROOT / name
-    links = LINK.findall(page.read_text(encoding="utf-8"))
-    assert not [link for link in links if not (page.parent / link).exists()]
+    for path, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        target = page.parent / path if path else page
+        assert target.exists()
+        assert not anchor or anchor in anchors(target)
 
 
 def test_each_example_is_in_the_gallery():
@@ -99,6 +111,7 @@ def test_a_measurement_has_all_figures(monkeypatch):
 
     def carry_out(job):
         kind = 1 if job.setting.caller_steps else 2 if job.setting.wait_num else 0
+        assert job.callers
         return [SimpleNamespace(rate=rates[kind])]
 
     def run(*words):
@@ -114,11 +127,52 @@ def test_a_measurement_has_all_figures(monkeypatch):
         if "bench" in words:
             pools = ("loop", "gymnasium-async", "make")
             rows = [{"pool": name, "steps": 50, "seconds": 0.5} for name in pools]
+        others = {
+            "rollouts.py": [{"whole": 3.0, "async": 1.0}] * 3,
+            "evaluation.py": [{"sb3": 3.0, "ours": 1.0}] * 3,
+            "ray_scale.py": {"call": 4e-4, "env": 1e-6, "byte": 1e-9},
+        }
+        rows = others.get(Path(words[0]).name, rows)
+        if "--against-tianshou" in words:
+            kinds = itertools.product(("CartPole", "1 ms"), ("tianshou", "ours"), ("steps", "cpu"))
+            rows = {", ".join(each): 2.0 for each in kinds}
+        if "faces.py" in words[0]:
+            places = ("this process", "2 processes")
+            faces = itertools.product(("pool", "VectorEnv", "envpool face"), places)
+            names = ["gymnasium, sync", "gymnasium, async", "EnvPool (C++ env)"]
+            rows = dict.fromkeys([*map(", ".join, faces), *names], 5.0)
         path.write_text(json.dumps(rows))
 
     monkeypatch.setattr(figures.measuring, "carry_out", carry_out)
     monkeypatch.setattr(figures, "_run", run)
-    for part in ("simulator", "halves", "libraries"):
+    monkeypatch.setattr(figures.torchrl_async, "ask_one", lambda *_, **__: {"per_second": 9.0})
+    for part in figures.PARTS.keys() - {"ppo", "overhead"}:
         keys = {key.partition(".")[2] for key in known if key.startswith(f"{part}.")}
         assert keys <= figures.PARTS[part]().keys()
     assert figures.halves()["cartpole.gain"] == 4.0
+    assert figures.rollouts()["gain"] == figures.evaluation()["gain"] == 3.0
+    assert figures.ray()["1000.8.batch"] == pytest.approx(125 * 0.4 + 1)
+
+
+OUTSIDE = re.compile(r"\d[\d .]*(?:times the|times a loop|steps per second|steps/s|episodes/s)\b")
+
+
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_speed_is_written_by_hand(page):
+    text = figures.PLACE.sub("", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+    assert not OUTSIDE.findall(text)
+
+
+def test_classes_of_other_libraries_are_not_linked_as_ours():
+    """The text before a name, as Sphinx has it: with typographic apostrophes."""
+    assignment = re.search(r"_OF_OTHERS = re.compile\((.*?)\n\)", CONF, re.DOTALL)[1]
+    of_others = re.compile(ast.literal_eval(assignment.strip()[1:]))
+    for before in (
+        "Stable-Baselines3\u2019s ",
+        "with SB3's ",
+        "Stable-Baselines3 ",
+        "Tianshou\u2019s ",
+    ):
+        assert of_others.search(before)
+    for before in ("a Ray cluster: ", "our ", "Stable-Baselines3: "):
+        assert not of_others.search(before)

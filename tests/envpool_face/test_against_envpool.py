@@ -1,5 +1,7 @@
 """The same calls on EnvPool itself: the same types, ids and reset rows."""
 
+import contextlib
+
 import envpool as theirs
 import numpy as np
 import pytest
@@ -72,3 +74,36 @@ def test_equal_to_envpool(calls, env_type, options):
             assert found == expected, task
         for pool in pools:
             pool.close()
+
+
+@pytest.mark.parametrize("env_type", ["gymnasium", "dm"])
+def test_spec_and_render_are_those_of_envpool(env_type):
+    """Its scripts read `spec` with any `env_type`; the specs are dm_env's."""
+    found = []
+    for library in (theirs, ours):
+        with contextlib.closing(library.make("CartPole-v1", env_type, num_envs=2)) as pool:
+            spec = pool.spec
+            obs, action = spec.observation_spec(), spec.action_spec()
+            assert spec.observation_space == spec.gymnasium_observation_space
+            assert spec.action_space == spec.gymnasium_action_space
+            assert obs._fields == ("env_id", "players", "obs")
+            assert obs.players._fields == ("env_id",)
+            types = type(obs.obs).__name__, type(action).__name__
+            found.append([*types, obs.obs.shape, obs.obs.dtype, action.num_values])
+            found[-1] += [spec.reward_threshold, spec.config.num_envs, str(spec.action_space)]
+            with pytest.raises(RuntimeError, match="render_mode"):
+                pool.render()
+    assert found[0] == found[1]
+
+
+def test_images_have_the_form_of_envpools():
+    found = []
+    for library in (theirs, ours):
+        options = {"num_envs": 3, "render_mode": "rgb_array"}
+        with contextlib.closing(library.make_gymnasium("CartPole-v1", **options)) as pool:
+            pool.reset()
+            images = [pool.render(), pool.render([2, 0])]
+            found.append(
+                [(image.dtype, image.ndim, len(image), image.shape[-1]) for image in images]
+            )
+    assert found[0] == found[1]

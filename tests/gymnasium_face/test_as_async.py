@@ -56,6 +56,19 @@ WRONG = [
     ({"autoreset_mode": "Now"}, ValueError, "autoreset_mode must be 'next_step'"),
     ({"max_concurrency": 2.5}, ValueError, "`max_concurrency` must be an integer or None, got"),
     ({"max_concurrency": 0}, ValueError, "`max_concurrency` must be a positive or None, got 0"),
+    (
+        {"max_concurrency": 2, "num_processes": 4},
+        TypeError,
+        "are the same option; pass one of them",
+    ),
+    ({"batch_size": 1}, TypeError, "here it is wait_num, which must be None, because it waits for"),
+    (
+        {"num_envs": 3},
+        TypeError,
+        r"one env per env_fn; envpool_py.make\(env, num_envs\)",
+    ),
+    ({"context": "nope"}, ValueError, "cannot find context for 'nope': .* must be one of .*spawn"),
+    ({"start_method": "nope"}, ValueError, "'nope': context, or start_method, must be one of"),
     ({"worker": print}, ValueError, "EnvWorker"),
     ({"wait_num": 1}, ValueError, "wait_num must be None, because it waits for all envs"),
 ]
@@ -64,7 +77,7 @@ WRONG = [
 @pytest.mark.parametrize(("options", "error", "text"), WRONG)
 def test_wrong_arguments(options, error, text):
     with pytest.raises(error, match=text):
-        VectorEnv(**{"env_fns": CARTS, "context": "fork", **options})
+        VectorEnv(**{"env_fns": CARTS, **options})
 
 
 def test_a_pool_has_its_own_options():

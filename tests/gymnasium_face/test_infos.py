@@ -14,6 +14,12 @@ EQUAL = [
     [{"final_obs": 3, "final_info": {}}, {}, {"final_obs": 4, "final_info": {"r": 1}}],
     [{"final_obs": np.zeros(2), "final_info": {"final_obs": 1}}, {}],
     [{3: 1}, {3: 2}],
+    # The mask of one key is the column of another.
+    [{"_x": 1, "x": 2}, {"x": 3}],
+    [{"x": 2, "_x": 1}, {"x": 3}],
+    [{"x": 1}, {"_x": 0, "x": 4}],
+    [{"_x": True}, {"x": 3, "_x": False}],
+    [{"__x": 1, "_x": 2, "x": 3}, {"_x": 4}],
 ]
 
 

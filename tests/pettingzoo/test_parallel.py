@@ -1,5 +1,6 @@
 """``ParallelVectorEnv`` against raw envs stepped by hand, and beside its rows."""
 
+import asyncio
 import functools
 
 import gymnasium as gym
@@ -121,7 +122,10 @@ def test_it_offers_what_a_pool_offers():
         pool.send([LEGAL] * 2, [0, 2])
         pool.cancel([2])
         assert pool.drain()[4]["env_id"].tolist() == pool.batch_ids.tolist() == [0]
-        assert pool.stats().steps[0] == 1
+        pool.send([LEGAL], [0])
+        obs, *_, info = asyncio.run(pool.recv_async())
+        assert (info["env_id"].tolist(), len(obs["hunter_1"])) == ([0], 1)
+        assert pool.stats().steps[0] == 2
         pool.restart([1])
         assert pool.get_env_attr("level") == [4, 1, 4]
         for env in (1, 2):

@@ -1,5 +1,6 @@
 """Hints for what users of other libraries type, and warnings that name the right culprit."""
 
+import os
 import subprocess
 import sys
 import warnings
@@ -119,3 +120,16 @@ def test_threads_of_torch_that_outnumber_the_cores(threads, processes, said, mon
         assert all(each.filename == __file__ for each in texts)
         counts.append(len(texts))
     assert counts == [int(said), 0]
+
+
+def test_a_misspelt_name_of_the_package_has_a_hint():
+    """Python adds it where it prints the error."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import envpool_py; envpool_py.ShmemVecEnv"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    error = "AttributeError: module 'envpool_py' has no attribute 'ShmemVecEnv'."
+    assert done.stderr.splitlines()[-1] == f"{error} Did you mean: 'ShmemVectorEnv'?"

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import gymnasium as gym
@@ -142,6 +143,29 @@ BAD = [
     ((5,), {}, TypeError, "int"),
     ((CountingEnv,), {"backend": "shmem", "num_processes": "many"}, ValueError, "'many'"),
 ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"backend": "dummy"},
+        {"backend": "thread"},
+        {"backend": "shmem", "num_processes": 1},
+        {"num_processes": 2},
+        {"num_processes": None, "caller_steps": False},
+    ],
+)
+def test_no_env_is_made_beyond_those_of_the_pool(options, tmp_path):
+    """If nothing is to be chosen, nothing is measured."""
+
+    def made():
+        descriptor, _ = tempfile.mkstemp(dir=tmp_path)
+        os.close(descriptor)
+        return CountingEnv()
+
+    context = {} if options.get("backend") in ("dummy", "thread") else {"context": "fork"}
+    with make(made, 2, **options, **context):
+        assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_bad_arguments(monkeypatch):

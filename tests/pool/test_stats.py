@@ -144,7 +144,9 @@ def test_calls_of_a_step(wait_num, limit):
             ids = None if wait_num == 16 else pool.batch_ids
             profile = cProfile.Profile(builtins=False)
             profile.runcall(pool.step, np.zeros(len(pool.batch_ids), np.int64), ids)
-            counts.append(sum(function.callcount for function in profile.getstats()))
+            # Python 3.14 counts builtins nevertheless; their code is a string.
+            calls = [one for one in profile.getstats() if not isinstance(one.code, str)]
+            counts.append(sum(function.callcount for function in calls))
         pool.drain()
     assert min(counts[30:]) <= limit, counts  # a step that waits twice has more
 

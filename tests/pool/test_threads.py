@@ -156,7 +156,7 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
         assert pool.restarts.tolist() == [0, 1]
         assert len(threads_named("envpool_py 1-1")) == 2
         pool.send([0, 0])
-        assert wait_until(lambda: pool.engine.hosts.group.connection.results.qsize() == 2)
+        assert wait_until(lambda: pool.engine.hosts.group.connection.bell.qsize() == 2)
         GatedEnv.gates[1].set()  # the abandoned thread goes on
         assert GatedEnv.returned.wait(120)
         assert wait_until(lambda: len(threads_named("envpool_py 1-1")) == 1)
@@ -294,7 +294,6 @@ class Asking(OwnThreadEnv):
             return str(error).partition("and ")[2].partition(";")[0]
 
 
-@pytest.mark.slow  # under coverage, as the quick tests run in CI, the program does not end
 def test_options():
     with pytest.raises(TypeError, match="ThreadVectorEnv does not take num_processes"):
         ThreadVectorEnv([OwnThreadEnv], num_processes=2)

@@ -67,6 +67,17 @@ def test_nested_observations_over_a_wrapped_partial_pool(columns):
     assert pool.is_closed
 
 
+def test_nested_observations(make):
+    obs = spaces.Dict({"in": spaces.Dict({"x": BOX, "y": SPACES["tuple"]}), "b": BOX})
+    env_fns = walkers(obs=obs)
+    venv = make(env_fns)
+    venv.seed(0)
+    first = venv.reset()
+    for i, env_fn in enumerate(env_fns):
+        assert_same(map_tree(lambda part, i=i: part[i], first), env_fn().reset(seed=i)[0])
+    venv.close()
+
+
 def test_seeds_and_options_of_each_env(make):
     venv = make([WalkEnv] * 3)
     assert venv.seed([7, None, 9]) == [7, None, 9]

@@ -414,7 +414,7 @@ def test_the_names_that_subclasses_of_vec_normalize_and_of_vec_envs_use():
     processes.close()
 
 
-def test_running_averages(tmp_path):
+def test_running_averages():
     statistics = []
     for package in (running_mean_std, sb3_rms):
         one, other = package.RunningMeanStd(shape=(2,)), package.RunningMeanStd(shape=(2,))
@@ -423,23 +423,6 @@ def test_running_averages(tmp_path):
         statistics.append([one.copy(), one, other])
         one.combine(other)
     assert_same(*statistics)
-    venv, other = trained(own, "vectors"), own.VecNormalize(dummy("vectors"))
-    venv.save_running_average(tmp_path / "new")
-    other.load_running_average(tmp_path / "new")
-    assert_same(kept(other), kept(venv))
-    # Theirs too, and nothing but statistics of the right shape.
-    path = tmp_path / "new" / "ret_rms.pkl"
-    path.write_bytes(pickle.dumps(sb3_rms.RunningMeanStd(3.0)))
-    other.load_running_average(path.parent)
-    assert other.ret_rms.count == 3.0
-    for value, error in (
-        (sb3_rms.RunningMeanStd(shape=(2,)), ValueError),
-        ({"a": other.ret_rms}, ValueError),
-        (Bomb(), pickle.UnpicklingError),
-    ):
-        path.write_bytes(pickle.dumps(value))
-        with pytest.raises(error, match=r"ret_rms.pkl has the shapes|trusted"):
-            other.load_running_average(path.parent)
 
 
 @pytest.mark.parametrize("normalizes", [True, False])

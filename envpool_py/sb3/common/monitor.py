@@ -14,7 +14,44 @@ import gymnasium as gym
 from envpool_py import packages
 
 
-class Monitor(gym.Wrapper[Any, Any, Any, Any]):
+class EpisodeLog:
+    """What ``Monitor`` and ``VecMonitor`` share, a mixin: the time of the start, and the file."""
+
+    def _begin_log(
+        self,
+        filename: str | None,
+        spec: Any,
+        keys: tuple[str, ...],
+        info_keywords: tuple[str, ...],
+        override_existing: bool = True,
+    ) -> None:
+        self.t_start = time.time()
+        self.info_keywords = info_keywords
+        self.results_writer: ResultsWriter | None = None
+        if filename is not None:
+            header = {"t_start": self.t_start, "env_id": str(getattr(spec, "id", None))}
+            columns = (*keys, *info_keywords)
+            self.results_writer = ResultsWriter(filename, header, columns, override_existing)
+
+    def _logged(self, total: Any, length: Any, info: Mapping[str, Any], **more: Any) -> Any:
+        """Write an episode that has ended; return its ``info["episode"]``."""
+        seconds = round(time.time() - self.t_start, 6)
+        of_info = {key: info[key] for key in self.info_keywords}
+        episode = {"r": total, "l": length, "t": seconds, **of_info, **more}
+        if self.results_writer is not None:
+            self.results_writer.write_row(episode)
+        return episode
+
+    def close(self) -> None:
+        """Close what is wrapped, and the file."""
+        try:
+            super().close()  # type: ignore[misc]
+        finally:
+            if self.results_writer is not None:
+                self.results_writer.close()
+
+
+class Monitor(EpisodeLog, gym.Wrapper[Any, Any, Any, Any]):
     """Adds ``info["episode"]`` to the last step of every episode.
 
     That is a dict of ``r`` (the return, to 6 digits), ``l`` (the length), ``t`` (seconds since the
@@ -36,15 +73,9 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         override_existing: bool = True,
     ) -> None:
         super().__init__(env)
-        self.t_start = time.time()
-        self.results_writer: ResultsWriter | None = None
-        if filename is not None:
-            header = {"t_start": self.t_start, "env_id": str(env.spec.id if env.spec else None)}
-            keys = (*reset_keywords, *info_keywords)
-            self.results_writer = ResultsWriter(filename, header, keys, override_existing)
+        self._begin_log(filename, env.spec, reset_keywords, info_keywords, override_existing)
         self.allow_early_resets = allow_early_resets
         self.reset_keywords = reset_keywords
-        self.info_keywords = info_keywords
         self.rewards: list[float] = []
         self.needs_reset = True
         self.episode_returns: list[float] = []
@@ -78,30 +109,13 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         self.total_steps += 1
         if terminated or truncated:
             self.needs_reset = True
-            info = {**info, "episode": self._end_episode(info)}
+            total, length = sum(self.rewards), len(self.rewards)
+            self.episode_returns.append(total)
+            self.episode_lengths.append(length)
+            self.episode_times.append(time.time() - self.t_start)
+            episode = self._logged(round(total, 6), length, info, **self.current_reset_info)
+            info = {**info, "episode": episode}
         return obs, reward, terminated, truncated, info
-
-    def _end_episode(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        seconds = time.time() - self.t_start
-        self.episode_returns.append(sum(self.rewards))
-        self.episode_lengths.append(len(self.rewards))
-        self.episode_times.append(seconds)
-        episode = {
-            "r": round(self.episode_returns[-1], 6),
-            "l": self.episode_lengths[-1],
-            "t": round(seconds, 6),
-            **{key: info[key] for key in self.info_keywords},
-            **self.current_reset_info,
-        }
-        if self.results_writer is not None:
-            self.results_writer.write_row(episode)
-        return episode
-
-    def close(self) -> None:
-        """Close the env and the file."""
-        super().close()
-        if self.results_writer is not None:
-            self.results_writer.close()
 
     def get_total_steps(self) -> int:
         """The number of steps."""

@@ -22,7 +22,7 @@ class DummyVecEnv(PoolVecEnv):
     Attributes:
         keys: of a Dict observation space its keys, of a Tuple its indices, of another ``[None]``.
         buf_obs, buf_rews, buf_dones, buf_infos: what ``reset`` or ``step_wait`` returned last;
-            ``buf_obs`` is a dict by these keys.
+            ``buf_obs`` is a dict by these keys, before the first reset only of plain spaces.
 
     Raises:
         ValueError: ``env_fns`` is empty, two return one instance, or spaces or render modes differ.
@@ -34,8 +34,8 @@ class DummyVecEnv(PoolVecEnv):
         first = self.envs[0]
         self.observation_space, self.action_space = first.observation_space, first.action_space
         self.keys, shapes, dtypes = obs_space_info(self.observation_space)
-        n = self.num_envs
-        self.buf_obs: dict[Any, Any] = {k: np.zeros((n, *shapes[k]), dtypes[k]) for k in self.keys}
+        n, plain = self.num_envs, [key for key in self.keys if shapes[key] is not None]
+        self.buf_obs: dict[Any, Any] = {k: np.zeros((n, *shapes[k]), dtypes[k]) for k in plain}
         self.buf_rews, self.buf_dones = np.zeros(n, np.float32), np.zeros(n, np.bool_)
         self.buf_infos: list[dict[str, Any]] = [{} for _ in range(n)]
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.interface import PoolInterface
-from envpool_py.pool.option_names import WHOLE, Fixed, check_options
+from envpool_py.pool.interface import PoolInterface, settled
+from envpool_py.pool.options import WHOLE, Fixed, check_options
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnv,
     VecEnvIndices,
@@ -29,7 +29,7 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 
 #: The options of the pool that the classes with ``env_fns`` decide.
-_DECIDED = {
+DECIDED = {
     **WHOLE,
     "autoreset_mode": Fixed("same_step", "a VecEnv resets its envs itself"),
     "columns": Fixed(True, "a VecEnv returns arrays"),
@@ -47,6 +47,7 @@ class OverPool(PoolInterface, VecEnv):
     """
 
     _stepping = False
+    _is_wrapped_by: Callable[..., bool] = staticmethod(is_wrapped_by)
 
     def _assert_no_step(self, prefix: str = "") -> None:
         if self._stepping:
@@ -82,9 +83,8 @@ class OverPool(PoolInterface, VecEnv):
         try:
             return request(*args, **kwargs)
         except EnvError:  # the other envs have made their step
-            while self.pool.waiting_id:
-                with contextlib.suppress(EnvError):
-                    self.pool.drain()
+            for _ in settled(self.pool):
+                pass
             raise
         except BaseException:  # Ctrl-C, or an exception of a signal handler
             self.pool.cancel()
@@ -109,6 +109,40 @@ class OverPool(PoolInterface, VecEnv):
         found = np.array(self.pool.apply(has_attribute, attr_name, id=ids), dtype=np.bool_)
         self.pool.set_env_attr(attr_name, value, id=np.array(ids)[found])
         self.pool.apply(setattr, attr_name, value, id=np.array(ids)[~found])
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
+    ) -> list[Any]:
+        """For each row what a method of its env returns, which is called once for each env.
+
+        The method is that of the outermost wrapper that has it. ``"reset"``, ``"step"`` and
+        ``"close"`` are a ValueError. EnvError if the method raises, there is none, or its result
+        can't be sent; then no reset is needed.
+        """
+        pool, args = self.pool, (method_name, *method_args)
+        if "id" in kwargs or "method" in kwargs:  # pool.call has parameters of these names
+            call = (call_method, method_name, method_args, kwargs)
+            return self._ask(indices, lambda ids: pool.apply(*call, id=ids))
+        return self._ask(indices, lambda ids: pool.call(*args, id=ids, **kwargs))
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """Whether the env of each row has a wrapper of this class, found by module and name.
+
+        Our ``Monitor`` and Stable-Baselines3's count as the same class.
+        """
+        asked = self._is_wrapped_by, class_names(wrapper_class)
+        return self._ask(indices, lambda ids: self.pool.apply(*asked, id=ids))
+
+    def get_images(self) -> Sequence[NDArray[Any] | None]:
+        """What ``render`` of each env returns; None and a UserWarning unless it makes images."""
+        self._assert_no_step()
+        if self.render_mode != "rgb_array":
+            text = f"render_mode is {self.render_mode!r}, but images need 'rgb_array'"
+            warnings.warn(f"get_images: {text}", stacklevel=2)
+            return [None] * len(self.pool)
+        return self.pool.render()
 
     def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
         """Ask the env of each row, every env once."""
@@ -157,8 +191,8 @@ class PoolVecEnv(OverPool):
 
     def _make_pool(self, pool_class: type[BaseVectorEnv], env_fns: Any, options: Any) -> None:
         """Make the pool of this VecEnv; it is closed if the VecEnv can't be constructed."""
-        rest = check_options(pool_class, type(self).__name__, options, _DECIDED)
-        own = {name: each.value for name, each in _DECIDED.items() if name not in WHOLE}
+        rest = check_options(pool_class, type(self).__name__, options, DECIDED)
+        own = {name: each.value for name, each in DECIDED.items() if name not in WHOLE}
         # As with Stable-Baselines3, VecCheckNan checks values.
         pool = pool_class(env_fns, **own, **{"validate": "off", **rest})
         with closed_on_error(pool):
@@ -233,19 +267,10 @@ class PoolVecEnv(OverPool):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
-        """Call a method of each env, that of the outermost wrapper that has it.
-
-        ``"reset"`` resets these envs alone, through the pool; ``"step"`` and ``"close"`` are a
-        ValueError. EnvError if the method raises, there is none, or its result can't be sent; then
-        no reset is needed.
-        """
+        """As above, but ``"reset"`` resets these envs alone, through the pool."""
         if method_name == "reset" and not method_args:
             return self._ask(indices, lambda ids: self._reset_some(ids, **kwargs))
-        pool, args = self.pool, (method_name, *method_args)
-        if "id" in kwargs or "method" in kwargs:  # pool.call has parameters of these names
-            call = (call_method, method_name, method_args, kwargs)
-            return self._ask(indices, lambda ids: pool.apply(*call, id=ids))
-        return self._ask(indices, lambda ids: pool.call(*args, id=ids, **kwargs))
+        return super().env_method(method_name, *method_args, indices=indices, **kwargs)
 
     def _reset_some(self, ids: list[int], seed: int | None = None, **kwargs: Any) -> list[Any]:
         obs, infos = self._rows(self.pool.reset, ids, seed=[seed] * len(ids), **kwargs)
@@ -254,22 +279,3 @@ class PoolVecEnv(OverPool):
             del info["env_id"]
             self.reset_infos[i] = info
         return [(spaces.take(obs, k), info) for k, info in enumerate(infos)]
-
-    def env_is_wrapped(
-        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
-        """Whether each env has a wrapper of this class around it, found by module and name.
-
-        Our ``Monitor`` and Stable-Baselines3's count as the same class.
-        """
-        names = class_names(wrapper_class)
-        return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
-
-    def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """What ``render`` of each env returns; None and a UserWarning unless it makes images."""
-        self._assert_no_step()
-        if self.render_mode != "rgb_array":
-            text = f"render_mode is {self.render_mode!r}, but images need 'rgb_array'"
-            warnings.warn(f"get_images: {text}", stacklevel=2)
-            return [None] * self.num_envs
-        return self.pool.render()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import warnings
 from typing import Any
 
 import numpy as np
 
-from envpool_py.sb3.common.monitor import Monitor, ResultsWriter
+from envpool_py.sb3.common.monitor import EpisodeLog, Monitor
 from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper
 
 
-class VecMonitor(ResultWrapper):
+class VecMonitor(EpisodeLog, ResultWrapper):
     """Adds ``info["episode"]`` where an env is done, as ``Monitor`` does for a single env.
 
     ``r``, the return, is float32 here, and ``l``, the length, int32. ``filename`` and
@@ -33,13 +32,7 @@ class VecMonitor(ResultWrapper):
                 text = "the envs have a Monitor already; VecMonitor overwrites its info['episode']"
                 warnings.warn(text, stacklevel=2)
         self.episode_count = 0
-        self.t_start = time.time()
-        self.info_keywords = info_keywords
-        self.results_writer: ResultsWriter | None = None
-        if filename:
-            env_id = getattr(getattr(venv, "spec", None), "id", None)
-            header = {"t_start": self.t_start, "env_id": str(env_id)}
-            self.results_writer = ResultsWriter(filename, header, info_keywords)
+        self._begin_log(filename or None, getattr(venv, "spec", None), (), info_keywords)
         self.episode_returns = np.zeros(self.num_envs, np.float32)
         self.episode_lengths = np.zeros(self.num_envs, np.int32)
 
@@ -55,21 +48,8 @@ class VecMonitor(ResultWrapper):
         self.episode_lengths[idle] -= 1
         infos = list(infos)
         for i in np.flatnonzero(dones).tolist():
-            episode = {
-                "r": self.episode_returns[i],
-                "l": self.episode_lengths[i],
-                "t": round(time.time() - self.t_start, 6),
-                **{key: infos[i][key] for key in self.info_keywords},
-            }
-            infos[i] = {**infos[i], "episode": episode}
+            totals = self.episode_returns[i], self.episode_lengths[i]
+            infos[i] = {**infos[i], "episode": self._logged(*totals, infos[i])}
             self.episode_count += 1
             self.episode_returns[i] = self.episode_lengths[i] = 0
-            if self.results_writer is not None:
-                self.results_writer.write_row(episode)
         return obs, rewards, dones, infos
-
-    def close(self) -> None:
-        """Close the file and the wrapped VecEnv."""
-        if self.results_writer is not None:
-            self.results_writer.close()
-        self.venv.close()

@@ -265,26 +265,6 @@ class VecNormalize(ObservationWrapper):
         obs = vars(self).get("obs_rms", {})
         return [self.ret_rms, *(obs.values() if isinstance(obs, dict) else [obs])]
 
-    def save_running_average(self, path: str | Path) -> None:
-        """Write the statistics alone to a directory, as ``obs_rms.pkl`` and ``ret_rms.pkl``."""
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("obs_rms", "ret_rms"):
-            if name in vars(self):
-                (folder / f"{name}.pkl").write_bytes(pickle.dumps(getattr(self, name)))
-
-    def load_running_average(self, path: str | Path) -> None:
-        """Read the files of ``save_running_average``, those of older Stable-Baselines too.
-
-        ValueError or UnpicklingError if a file holds other statistics, or something else.
-        """
-        for name in ("obs_rms", "ret_rms"):
-            if name in vars(self):
-                file = Path(path) / f"{name}.pkl"
-                loaded = map_tree(_of_part, parts_of(file))
-                _check_shapes(f"{name}.pkl", loaded, getattr(self, name))
-                setattr(self, name, loaded)
-
 
 def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
     """The settings and the statistics of a pickle, without running its code."""

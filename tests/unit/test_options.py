@@ -17,7 +17,7 @@ from envpool_py import (
     make,
 )
 from envpool_py.env import pool_options
-from envpool_py.pool import option_signatures
+from envpool_py.pool import options
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
 
@@ -70,8 +70,9 @@ def test_the_types_for_type_checkers_are_those_of_the_options():
     fields = {}
     for kind in pool_options.CLASSES:
         fields |= typing.get_type_hints(kind)
-    assert typing.get_type_hints(option_signatures.AllKeywords) == fields
-    assert fields.keys() == OF_ALL | OF_PROCESSES | {"num_processes"}
+    fields.pop("num_processes")  # is a parameter of its own
+    assert typing.get_type_hints(options.ProcessPoolKeywords) == fields
+    assert fields.keys() == OF_ALL | OF_PROCESSES
 
 
 def never():
@@ -97,10 +98,10 @@ UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("function", "options", "text"), UNKNOWN)
-def test_an_unknown_option_is_refused_before_an_env_is_made(function, options, text):
+@pytest.mark.parametrize(("function", "given", "text"), UNKNOWN)
+def test_an_unknown_option_is_refused_before_an_env_is_made(function, given, text):
     with pytest.raises(TypeError, match=re.escape(text)):
-        function(never if function is make else [never], **options)
+        function(never if function is make else [never], **given)
 
 
 def test_a_class_of_your_own_has_its_own_signature():

@@ -1,0 +1,159 @@
+"""Envs whose methods are coroutines (``async def``): run them in an event loop of this process.
+
+The loop runs in a thread of its own as long as there are such envs. The thread that steps an env
+waits for its coroutine, so envs in different threads are in flight at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import FrameType
+from typing import Any
+
+import gymnasium as gym
+
+
+class _Loop(threading.Thread):
+    """The event loop; ``users`` is the number of envs and calls that need it."""
+
+    def __init__(self) -> None:
+        super().__init__(name="envpool_py event loop", daemon=True)
+        self.users = 0
+        self.started: Future[Any] = Future()
+        self.start()
+
+    def run(self) -> None:
+        import asyncio  # noqa: PLC0415 - takes 30 ms, and few programs need it
+
+        async def main() -> None:
+            self.stop = asyncio.Event()
+            self.started.set_result(asyncio.get_running_loop())
+            await self.stop.wait()
+
+        try:
+            asyncio.run(main())
+        except BaseException as error:  # noqa: BLE001 - it has not started; raised by ``_running``
+            self.started.set_exception(error)
+
+
+_lock = threading.Lock()
+_loops: list[_Loop] = []  # one or none
+# For each thread that waits: the coroutine, and its result.
+_waiting: dict[int, tuple[Any, Any]] = {}
+
+
+def _forget() -> None:
+    global _lock  # noqa: PLW0603 - a fork may copy a lock that is taken
+    _lock = threading.Lock()
+    _loops.clear()
+    _waiting.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+@contextlib.contextmanager
+def _running() -> Iterator[Any]:
+    """Keep the event loop running."""
+    with _lock:
+        used = _loops[0] if _loops else _Loop()
+        loop = used.started.result()
+        used.users += 1
+        _loops[:] = [used]
+    try:
+        yield loop
+    finally:
+        with _lock:
+            used.users -= 1
+            if not used.users and used in _loops:  # else a fork has copied it
+                _loops.clear()
+                loop.call_soon_threadsafe(used.stop.set)
+                used.join(1)
+
+
+def run(result: Any) -> Any:
+    """Run a coroutine in the event loop and return its result; return anything else unchanged."""
+    if not inspect.iscoroutine(result):
+        return result
+    import asyncio  # noqa: PLC0415 - as above
+
+    thread = threading.get_ident()
+    with _running() as loop:
+        future = asyncio.run_coroutine_threadsafe(result, loop)
+        _waiting[thread] = result, future
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            del _waiting[thread]
+
+
+def cancel(thread: int) -> None:
+    """Cancel the coroutine for which this thread waits, if there is one."""
+    if (waiting := _waiting.get(thread)) is not None:
+        waiting[1].cancel()
+
+
+def frames_of(thread: int) -> list[tuple[FrameType, int]]:
+    """Return frames and lines of the coroutine for which this thread waits, the innermost first."""
+    found: list[tuple[FrameType, int]] = []
+    coroutine, _ = _waiting.get(thread, (None, None))
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        found.insert(0, (frame, frame.f_lineno))
+        coroutine = coroutine.cr_await
+    return found
+
+
+class Awaited(gym.Wrapper[Any, Any, Any, Any]):
+    """An env with coroutines as an env without: each call returns when its coroutine has ended."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._use = contextlib.ExitStack()
+        self._use.enter_context(_running())
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "env" or name.startswith("__"):  # of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    def step(self, action: Any) -> Any:
+        return run(self.env.step(action))
+
+    def reset(self, **kwargs: Any) -> Any:
+        return run(self.env.reset(**kwargs))
+
+    def render(self) -> Any:
+        return run(self.env.render())
+
+    def close(self) -> None:
+        with self._use:
+            run(self.env.close())  # type: ignore[func-returns-value]
+
+
+def adapted(made: Any) -> Any:
+    """Return the env that an ``env_fn``, a coroutine or not, has made, with its base ``Awaited``.
+
+    The base env alone is replaced, so wrappers of Gymnasium around it work.
+    """
+    if inspect.iscoroutine(made):
+        with _running():
+            return adapted(run(made))
+    base, above = made, None
+    while isinstance(base, gym.Wrapper):
+        base, above = base.env, base
+    methods = (getattr(base, name, None) for name in ("step", "reset"))
+    if not isinstance(base, gym.Env) or not any(map(inspect.iscoroutinefunction, methods)):
+        return made
+    if above is None:
+        return Awaited(base)
+    above.env = Awaited(base)  # type: ignore[attr-defined]
+    return made

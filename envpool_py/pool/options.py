@@ -1,0 +1,211 @@
+"""The options of pools as keywords: types, signatures, names of other libraries, refusals.
+
+Default, meaning and check of an option are in ``envpool_py.env.pool_options``; here are only the
+types that type checkers and editors read, because they must be written out. ``spell_out`` writes
+the signature and docstring that ``help``, ``inspect.signature`` and the API page read.
+
+Each function and class that makes a pool calls ``check_options``, and ``check_env_kwargs`` if it
+takes arguments of the env as keywords; so none ignores an option, and none passes the name of an
+option to the env unless the env has a parameter of that name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, TypedDict, TypeVar
+
+import gymnasium as gym
+
+from envpool_py.env.pool_options import CLASSES, ProcessOptions, ResetFn, autoreset_mode_of
+from envpool_py.env_names import Env, takes
+from envpool_py.errors import EnvError
+
+T = TypeVar("T", bound="Callable[..., Any]")
+
+
+class PoolKeywords(TypedDict, total=False):
+    """The keywords of all pools and of ``make``."""
+
+    strict_timeout: bool
+    copy: bool
+    reset_first: bool
+    measure: bool
+    record: str | os.PathLike[str] | None
+    episode_seeds: bool
+    reset_fn: ResetFn | None
+    recycle: int | None
+    validate: str
+    on_error: str
+    max_restarts: int | None
+    restart_backoff: float
+    on_restart: Callable[[int, EnvError], object] | None
+    autoreset_mode: str | gym.vector.AutoresetMode | None
+    columns: bool
+
+
+class ProcessPoolKeywords(PoolKeywords, total=False):
+    """The keywords of ``ShmemVectorEnv``, ``SubprocVectorEnv`` and ``make``."""
+
+    threads_per_process: int | None
+    affinity: bool
+    step_timeout: float | None
+    caller_steps: bool
+    concurrent: bool
+
+
+#: Options that only pools with processes take.
+OF_PROCESSES = {"context", "start_method", *ProcessOptions.__annotations__}
+_WAITS = {"wait_num", "timeout"}
+#: All our options, and the arguments that a function has instead of ``env_fns``.
+OWN = {*ProcessPoolKeywords.__annotations__, *OF_PROCESSES, *_WAITS}
+OWN |= {"backend", "env_kwargs", "wrappers"}
+
+#: Arguments of other libraries' pools, and the names of ours.
+FOREIGN = {
+    "asynchronous": "ShmemVectorEnv, or backend='shmem' in envpool_py.make",
+    "batch_size": "wait_num",
+    "n_envs": "num_envs in envpool_py.make; a pool class has one env per env_fn",
+    "num_threads": "num_processes, the number of worker processes, or threads_per_process, which"
+    " limits the threads of libraries; only a pool of threads (backend='thread') takes it",
+    "num_workers": "num_processes",
+    "seed": "an argument of reset(seed=...)",
+    "vec_env_cls": "backend in envpool_py.make, or a pool class",
+    "vectorization_mode": "backend in envpool_py.make, or a pool class",
+}
+
+_PROCESSES = "ShmemVectorEnv and SubprocVectorEnv take it"
+#: What says how to pass an option to something that does not take it.
+_HINTS = dict.fromkeys(OF_PROCESSES, _PROCESSES) | {
+    "num_envs": "it has one env per env_fn; envpool_py.make(env, num_envs) makes copies",
+    "backend": "the class decides; envpool_py.make takes it",
+    "env_kwargs": "pass env_fns that make the env with them, such as functools.partial",
+    "wrappers": "pass env_fns that wrap the env",
+    "step_timeout": f"an env that hangs can only be ended with its process; {_PROCESSES}",
+}
+
+
+class Fixed(NamedTuple):
+    """An option that an interface decides: the only value that it accepts, and why."""
+
+    value: Any
+    reason: str
+
+
+_ALL_ROWS = "it waits for all envs; a pool with wait_num or timeout has partial batches"
+#: What the interfaces decide that wait for all envs.
+WHOLE = dict.fromkeys(sorted(_WAITS), Fixed(None, _ALL_ROWS))
+
+
+def check_options(
+    known: Callable[..., Any] | Collection[str],
+    name: str,
+    options: Mapping[str, Any],
+    fixed: Mapping[str, Fixed] = {},
+) -> dict[str, Any]:
+    """Return the options without those that are ``fixed``.
+
+    Args:
+        known: the names that are accepted, or the function whose parameters they are.
+        name: the name of the function or class in messages.
+        options: as the user gave them.
+        fixed: the options that the interface decides.
+
+    Raises:
+        TypeError: it has no such option; the message names ours for one of another library.
+        ValueError: another value of an option in ``fixed``.
+    """
+    known = {*(inspect.signature(known).parameters if callable(known) else known)}
+    known |= {"start_method"} if "context" in known else set()
+    for option, (value, reason) in fixed.items():
+        if option in options:
+            given = options[option]
+            given = autoreset_mode_of(given) if option == "autoreset_mode" else given
+            if type(given) is not type(value) or given != value:
+                raise ValueError(f"{name}: {option} must be {value!r}, because {reason}")
+    rest = {option: value for option, value in options.items() if option not in fixed}
+    unknown = sorted(rest.keys() - known)
+    if not unknown:
+        return rest
+    first, text = unknown[0], f"{name} does not take {', '.join(unknown)}"
+    if first in FOREIGN:
+        text = f"{first} is an argument of other libraries; here it is {FOREIGN[first]}"
+        if FOREIGN[first] in fixed:
+            value, reason = fixed[FOREIGN[first]]
+            text += f", which must be {value!r}, because {reason}"
+    elif first == "num_processes" and "num_threads" in known:
+        text += "; it takes num_threads"
+    elif first in _HINTS:
+        text += f"; {_HINTS[first]}"
+    elif like := difflib.get_close_matches(first, known, 1):
+        text += f"; did you mean {like[0]}?"
+    elif "env_kwargs" in known:
+        text += f"; pass arguments of the env as env_kwargs={{{first!r}: ...}}"
+    raise TypeError(text)
+
+
+def check_env_kwargs(name: str, place: str, env: Env, kwargs: Mapping[str, Any]) -> None:
+    """Raise a TypeError for an argument of the env that is an option of a pool, or a misspelt one.
+
+    An argument that the env itself has a parameter for is the env's. ``place``: where ``name``
+    takes options.
+    """
+    for key in kwargs:
+        like = difflib.get_close_matches(key, OWN, 1, 0.85)
+        if not (key in FOREIGN or like) or takes(env, key):
+            continue
+        if key in FOREIGN:
+            text = f"{key} is an argument of other libraries; here it is {FOREIGN[key]}"
+            raise TypeError(f"{name}: {text}")
+        meant = "is an option of the pool" if key in OWN else f"is no option; {like[0]} is"
+        raise TypeError(f"{name}: {key} {meant}; pass {place}={{{like[0]!r}: ...}}")
+
+
+def one_of(name: str, value: Any, options: dict[str, Any], alias: str) -> Any:
+    """Return the value of an option that has two names; it is removed from ``options``."""
+    other = options.pop(alias, None)
+    if value is not None and other is not None:
+        raise TypeError(f"{name} and {alias} are the same option; pass one of them")
+    return other if value is None else value
+
+
+_ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*|\Z")
+_ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {8}.*)*", re.MULTILINE)
+_PARAMETERS = {
+    name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    for cls in CLASSES
+    for name, parameter in inspect.signature(cls, eval_str=True).parameters.items()
+}
+
+
+def spell_out(keywords: Any, **defaults: Any) -> Callable[[T], T]:
+    """List these keywords in the signature, type hints and docstring, in place of ``**options``.
+
+    A decorator of functions and classes. The way they are called does not change. ``defaults``:
+    those that differ from the options' own.
+    """
+    added = [
+        _PARAMETERS[name].replace(default=defaults.get(name, _PARAMETERS[name].default))
+        for name in keywords.__annotations__
+    ]
+
+    def decorate(target: T) -> T:
+        function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+        signature = inspect.signature(function)
+        kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*kept, *added])
+        del function.__annotations__["options"]
+        function.__annotations__.update((each.name, each.annotation) for each in added)
+        if target.__doc__:  # python -OO has none
+            owners = [*CLASSES, *reversed(getattr(target, "__mro__", (target,)))]
+            docs = [inspect.cleandoc(owner.__doc__ or "") for owner in owners]
+            meanings = {entry[1]: entry[0] for doc in docs for entry in _ENTRY.finditer(doc)}
+            names = [each.name for each in [*kept, *added] if each.name != "self"]
+            text = "\n".join(["\nArgs:", *(meanings[name] for name in names), ""])
+            target.__doc__ = _ARGS.sub(lambda _: text, docs[-1] + "\n", count=1)
+        return target
+
+    return decorate

@@ -1,0 +1,91 @@
+"""``recv_async``: ``recv`` for programs with an asyncio event loop, which it does not block.
+
+The event loop waits for a descriptor, or for the bell that threads ring for each result. Custom
+workers and systems without epoll have neither: the loop then looks every few milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gymnasium.error import AlreadyPendingCallError
+
+from envpool_py.engine.flight import NotYet
+from envpool_py.env.block import StepResult
+from envpool_py.worker.descriptors import release
+from envpool_py.worker.hosts import Hosts
+
+if TYPE_CHECKING:
+    import asyncio
+
+# Seconds between two looks where nothing says that a result has arrived.
+_LOOK_EVERY = 2e-3
+
+
+async def recv_async(self: Any) -> StepResult:
+    """Return the next batch as ``recv`` does, while other coroutines of the event loop run.
+
+    If nothing is in flight, the call waits until another coroutine sends something. All other calls
+    of the pool are allowed meanwhile, but one coroutine at a time awaits this one. If it is
+    cancelled, the results are kept for the next call. Envs in this process are stepped one by one.
+
+    Raises:
+        EnvError: as ``recv``.
+        AlreadyPendingCallError: another coroutine awaits the next batch.
+        ClosedEnvironmentError: the pool is closed, or was closed meanwhile.
+    """
+    import asyncio  # noqa: PLC0415 - takes 30 ms, and few programs need it
+
+    self._assert_open()
+    flight, loop, event = self.engine.flight, asyncio.get_running_loop(), asyncio.Event()
+    if flight.is_awaited:
+        text = "recv_async: another coroutine already awaits the next batch of this pool"
+        raise AlreadyPendingCallError(text, "recv_async")
+    begun: float | None = None
+    flight.is_awaited = True
+    try:
+        with _listening(flight.hosts, loop, event) as longest:
+            await asyncio.sleep(0)  # even if a batch is there: other coroutines must run
+            while True:
+                event.clear()
+                self._assert_open()
+                seconds = longest
+                if flight.states.num_in_flight:
+                    begun = flight.polls_since = begun or time.monotonic()
+                    try:
+                        return self.recv()  # type: ignore[no-any-return]
+                    except NotYet as not_yet:
+                        seconds = min(not_yet.seconds, longest)
+                    finally:
+                        flight.polls_since = None
+                timer = loop.call_later(seconds, event.set)
+                await event.wait()
+                timer.cancel()
+    finally:
+        flight.is_awaited = False
+
+
+@contextlib.contextmanager
+def _listening(
+    hosts: Hosts, loop: asyncio.AbstractEventLoop, event: asyncio.Event
+) -> Iterator[float]:
+    """Set ``event`` when results arrive or the pool is closed; the value: how often to look."""
+    if hosts.group is None:
+        yield _LOOK_EVERY
+        return
+    connection = hosts.group.connection
+    connection.bell.listener = partial(loop.call_soon_threadsafe, event.set)
+    fd = connection.duplicate()
+    if fd >= 0:
+        loop.add_reader(fd, event.set)
+    try:
+        yield 1.0 if (connection.rings or fd >= 0) and not hosts.local else _LOOK_EVERY
+    finally:
+        connection.bell.listener = None
+        if fd >= 0:
+            loop.remove_reader(fd)
+            release(fd)

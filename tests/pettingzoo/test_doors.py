@@ -1,0 +1,50 @@
+"""The pools of PettingZoo's envs take the options that all others take, or refuse them."""
+
+import functools
+
+import pytest
+
+from envpool_py.pettingzoo import ParallelVectorEnv, SB3MultiAgentVecEnv
+from tests.pettingzoo.envs import GhostsEnv, MeadowEnv
+from tests.support import doors
+from tests.support.doors import ARRAYS, IN_PROCESS, THREADS, WHOLE, Door
+
+DECIDED = frozenset(("columns", "reset_first"))
+VEC = DECIDED | ARRAYS | WHOLE
+_PARALLEL = functools.partial(ParallelVectorEnv, [MeadowEnv] * 2)
+_VEC = functools.partial(SB3MultiAgentVecEnv, [GhostsEnv] * 2)
+DOORS = {
+    "ParallelVectorEnv": Door(_PARALLEL, DECIDED),
+    "ParallelVectorEnv, dummy": Door(
+        functools.partial(_PARALLEL, backend="dummy"), DECIDED | IN_PROCESS
+    ),
+    "ParallelVectorEnv, thread": Door(
+        functools.partial(_PARALLEL, backend="thread"), DECIDED | THREADS, own={"num_threads"}
+    ),
+    "SB3MultiAgentVecEnv": Door(_VEC, VEC, "same_step"),
+    "SB3MultiAgentVecEnv, dummy": Door(
+        functools.partial(_VEC, backend="dummy"), VEC | IN_PROCESS, "same_step"
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_each_option_works_or_is_refused(door, tmp_path):
+    doors.check_options(DOORS[door], tmp_path)
+    doors.check_foreign(DOORS[door])
+    doors.check_spellings(DOORS[door])
+
+
+@pytest.mark.parametrize("door", ["ParallelVectorEnv", "SB3MultiAgentVecEnv"])
+def test_processes(door):
+    doors.check_both_names(DOORS[door])
+    doors.check_revival(DOORS[door], context="fork")
+
+
+def test_messages_name_what_was_called():
+    with pytest.raises(TypeError, match="ParallelVectorEnv does not take on_eror; did you mean"):
+        DOORS["ParallelVectorEnv"].make(on_eror="restart")
+    with pytest.raises(ValueError, match="SB3MultiAgentVecEnv: columns must be True"):
+        DOORS["SB3MultiAgentVecEnv"].make(columns=False)
+    with pytest.raises(ValueError, match="backend must be one of dummy, .*, ray, got 'rai'"):
+        DOORS["ParallelVectorEnv"].make(backend="rai")

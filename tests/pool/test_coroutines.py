@@ -1,0 +1,197 @@
+"""Envs whose methods are coroutines: in one event loop per process, all in flight at once."""
+
+import asyncio
+import functools
+import threading
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
+from envpool_py.worker import process_group
+from tests.support import envs
+from tests.support.helpers import wait_until
+from tests.support.places import PLACES, QUICK
+from tests.support.reference import same
+
+CONCURRENT = [
+    (ThreadVectorEnv, {}),
+    (ShmemVectorEnv, {"num_processes": 1, "concurrent": True, "context": "fork"}),
+]
+
+
+class AsyncRandomEnv(envs.RandomEnv):
+    async def reset(self, **kwargs):
+        await asyncio.sleep(0)
+        return super().reset(**kwargs)
+
+    async def step(self, action):
+        await asyncio.sleep(0)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("place", QUICK)
+def test_equal_to_hand_stepped_envs(place, wrapped):
+    def limit(env):
+        return gym.wrappers.TimeLimit(env, 3) if wrapped else env
+
+    fns = [lambda i=i: limit(AsyncRandomEnv(i)) for i in range(3)]
+    by_hand = [limit(envs.RandomEnv(i)) for i in range(3)]
+    with PLACES[place](fns) as pool:
+        expected = [env.reset(seed=7 + i)[0] for i, env in enumerate(by_hand)]
+        assert same(pool.reset(seed=7)[0], np.array(expected))
+        for _ in range(20):
+            rows = [env.step(2) for env in by_hand]
+            obs, rewards, terminated, truncated, _ = pool.step([2] * 3)
+            assert same(obs, np.array([row[0] for row in rows]))
+            assert rewards.tolist() == [row[1] for row in rows]
+            assert terminated.tolist() == [row[2] for row in rows]
+            assert truncated.tolist() == [row[3] for row in rows]
+            ended = np.flatnonzero(terminated | truncated)
+            if len(ended):
+                obs, _ = pool.reset(ended)
+                assert same(obs, np.array([by_hand[i].reset()[0] for i in ended]))
+
+
+class MeetingEnv(envs.CountEnv):
+    """A step ends when three envs are in one; all in the same event loop."""
+
+    async def reset(self, **kwargs):
+        self.loop = asyncio.get_running_loop()
+        self.beats = 0
+        self.task = asyncio.create_task(self.beat())
+        return super().reset(**kwargs)
+
+    async def beat(self):
+        """Goes on between the steps."""
+        while True:
+            await asyncio.sleep(1e-3)
+            self.beats += 1
+
+    async def step(self, action):
+        loop = asyncio.get_running_loop()
+        assert loop is self.loop
+        here = vars(loop).setdefault("here", [])
+        here.append(loop.create_future())
+        if len(here) == 3:
+            for each in here:
+                each.set_result(None)
+            here.clear()
+        else:
+            await here[-1]
+        return super().step(action)
+
+    async def double(self, number):
+        await asyncio.sleep(0)
+        return 2 * number, id(asyncio.get_running_loop())
+
+    async def close(self):
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def make_meeting(tag):
+    await asyncio.sleep(0)
+    return MeetingEnv(tag)
+
+
+@pytest.mark.parametrize(("kind", "options"), CONCURRENT)
+def test_all_envs_are_in_flight_at_once_in_one_loop(kind, options):
+    with kind([functools.partial(make_meeting, tag) for tag in range(3)], **options) as pool:
+        pool.reset()
+        for step in (1, 2, 3):
+            assert pool.step([0] * 3)[0].tolist() == [[i, 0, step] for i in range(3)]
+        assert wait_until(lambda: min(pool.get_env_attr("beats")) > 2)
+        assert [number for number, _ in pool.call("double", 4)] == [8] * 3
+        assert len({loop for _, loop in pool.call("double", 4)}) == 1
+
+        async def add(env, number):
+            await asyncio.sleep(0)
+            return env.tag + number
+
+        assert pool.apply(add, 5) == [5, 6, 7]
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_an_exception_keeps_type_and_id(place):
+    class Raises(envs.CountEnv):
+        async def step(self, action):
+            await asyncio.sleep(0)
+            if action:
+                raise LookupError("boom")
+            return super().step(action)
+
+    with PLACES[place]([functools.partial(Raises, tag) for tag in range(2)]) as pool:
+        pool.reset()
+        with pytest.raises(
+            LookupError, match=r"env 1: .*boom \(test_coroutines.py:\d+\)"
+        ) as caught:
+            pool.step([0, 1])
+        assert isinstance(caught.value, EnvError)
+        assert caught.value.env_ids == (1,)
+
+
+class HangingEnv(envs.CountEnv):
+    """Action 1 waits without end."""
+
+    cancelled = threading.Event()
+
+    async def step(self, action):
+        if action == 1:
+            await self.hang_here()
+        return super().step(action)
+
+    async def hang_here(self):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+HANGING = [functools.partial(HangingEnv, tag, 100) for tag in range(2)]
+
+
+def alive():
+    return [each for each in threading.enumerate() if each.name.startswith("envpool_py")]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_error):
+    HangingEnv.cancelled.clear()
+    with ThreadVectorEnv(HANGING, step_timeout=0.3, on_error=on_error) as pool:
+        pool.reset()
+        if on_error == "raise":
+            with pytest.raises(EnvTimeoutError, match="env 1: did not end") as caught:
+                pool.step([0, 1])
+            assert "in hang_here" in str(caught.value)
+        else:
+            assert pool.step([0, 1])[3].tolist() == [False, True]
+        assert HangingEnv.cancelled.wait(60)
+        pool.reset()
+        assert wait_until(lambda: len(alive()) == 3)  # two envs, and their event loop
+        assert pool.step([0, 0])[0].tolist() == [[0, 1, 1], [1, 0, 1]]
+    assert not alive()
+
+
+def test_close_cancels_a_coroutine_that_hangs(monkeypatch):
+    monkeypatch.setattr(process_group, "GRACE", 0.3)
+    pool = ThreadVectorEnv(HANGING)
+    pool.reset()
+    pool.send([0, 1])
+    with pytest.warns(RuntimeWarning, match="env 1: its thread has not ended after"):
+        pool.close()
+    assert wait_until(lambda: not alive())
+
+
+def test_a_fork_has_a_loop_of_its_own():
+    fns = [functools.partial(AsyncRandomEnv, tag) for tag in range(2)]
+    with ThreadVectorEnv(fns) as pool:
+        pool.reset()
+        with PLACES["shmem-fork-threads"](fns) as other:
+            other.reset()
+            other.step([0, 0])
+        pool.step([0, 0])
+    assert not alive()

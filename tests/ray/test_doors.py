@@ -1,0 +1,68 @@
+"""Pools of actors take the options that all others take, or refuse them."""
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envpool_py import ParallelVectorEnv, RayVectorEnv, make
+from tests.pettingzoo.envs import MeadowEnv
+from tests.support import doors
+from tests.support.doors import RAY, Door
+
+CART = "CartPole-v1"
+FNS = [functools.partial(gym.make, CART)] * 2
+DOORS = {
+    "RayVectorEnv": Door(functools.partial(RayVectorEnv, FNS, num_cpus=0.01), RAY),
+    "make": Door(functools.partial(make, CART, 2, backend="ray", num_cpus=0.01), RAY),
+    "ParallelVectorEnv": Door(
+        functools.partial(ParallelVectorEnv, [MeadowEnv] * 2, "ray", num_cpus=0.01),
+        RAY | {"columns", "reset_first"},
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_each_option_works_or_is_refused(door, tmp_path):
+    doors.check_options(DOORS[door], tmp_path)
+    doors.check_foreign(DOORS[door])
+
+
+def test_every_spelling_of_an_autoreset_mode():
+    doors.check_spellings(DOORS["RayVectorEnv"])
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"num_processes": 2}, 2),
+        ({"num_processes": np.int64(2)}, 2),
+        ({"num_processes": 9}, 5),
+        ({"num_processes": None}, 5),
+        ({"envs_per_actor": 2}, 3),
+        ({}, 5),
+    ],
+)
+def test_the_number_of_actors(options, count):
+    for door in (functools.partial(RayVectorEnv, FNS[:1] * 5), functools.partial(make, CART, 5)):
+        given = {"backend": "ray", **options} if door.func is make else options
+        with door(num_cpus=0.01, **given) as pool:
+            assert f"num_actors={count}" in repr(pool)
+            sizes = {len(host.ids) for host in pool.engine.hosts.all}
+            assert sizes <= {5 // count, -(-5 // count)}
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"num_processes": 2, "envs_per_actor": 3}, TypeError, "are the same option"),
+        ({"num_processes": 0}, ValueError, "num_processes must be 1 or more, got 0"),
+        ({"num_processes": -1}, ValueError, "num_processes must be 1 or more, got -1"),
+        ({"envs_per_actor": 0}, ValueError, "envs_per_actor must be 1 or more"),
+    ],
+)
+@pytest.mark.parametrize("door", ["RayVectorEnv", "make"])
+def test_wrong_numbers_of_actors(options, error, text, door):
+    with pytest.raises(error, match=text):
+        DOORS[door].make(**options)

@@ -1,0 +1,169 @@
+"""What holds for every function and class that makes a pool: an option works, or is refused."""
+
+import ast
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from tests.support.helpers import wait_until
+
+
+class Door(NamedTuple):
+    """A function or class that makes a pool of two envs.
+
+    ``refuses``: the options that it does not take, and those whose value in ``OPTIONS`` is not the
+    one that it decides. ``mode``: the autoreset mode that it decides; ``...``: it takes any.
+    """
+
+    make: Callable[..., object]
+    refuses: frozenset = frozenset()
+    mode: object = ...
+    own: frozenset = frozenset()
+    """Names in FOREIGN that are its own."""
+
+
+def seed_of(env_id, episode):
+    return env_id + episode, None
+
+
+def note(env_id, error):
+    del env_id, error
+
+
+RAY = frozenset(("threads_per_process", "affinity", "context", "start_method"))
+THREADS = RAY | {"caller_steps", "concurrent", "num_processes"}
+IN_PROCESS = THREADS | {"step_timeout"}
+WHOLE = frozenset(("wait_num", "timeout"))
+ARRAYS = frozenset(("columns", "copy"))
+
+#: A value of each option that is not the default, and options that it needs.
+OPTIONS = {
+    "strict_timeout": (True, {}),
+    "columns": (False, {}),
+    "copy": (False, {}),
+    "reset_first": (False, {}),
+    "measure": (True, {}),
+    "record": ("a.record", {}),
+    "autoreset_mode": ("same_step", {}),
+    "episode_seeds": (True, {}),
+    "reset_fn": (seed_of, {}),
+    "recycle": (3, {}),
+    "validate": ("always", {}),
+    "on_error": ("restart", {}),
+    "max_restarts": (3, {}),
+    "restart_backoff": (0.5, {}),
+    "on_restart": (note, {"on_error": "restart"}),
+    "threads_per_process": (2, {}),
+    "affinity": (True, {}),
+    "step_timeout": (60.0, {}),
+    "caller_steps": (True, {"num_processes": 1}),
+    "concurrent": (True, {}),
+    "num_processes": (1, {}),
+    "context": ("fork", {}),
+    "start_method": ("fork", {}),
+    "wait_num": (1, {}),
+    "timeout": (9.0, {}),
+}
+#: Names of other libraries, and misspelt ones.
+FOREIGN = ["batch_size", "n_envs", "num_threads", "num_workers", "vectorization_mode", "on_eror"]
+
+SPELLINGS = {
+    "same_step": ["same_step", "SameStep", "SAME_STEP", AutoresetMode.SAME_STEP],
+    "next_step": ["next_step", "NextStep", "NEXT_STEP", AutoresetMode.NEXT_STEP],
+    None: [None, "disabled", "Disabled", AutoresetMode.DISABLED],
+}
+
+
+@contextlib.contextmanager
+def made(door, **options):
+    """What the door makes, and the pool in it; both are closed."""
+    found = door.make(**options)
+    with found as entered:
+        assert entered is found
+        pool = found
+        while hasattr(pool, "pool"):
+            pool = pool.pool
+        yield found, pool
+    assert found.closed
+    assert found.is_closed
+    found.close()
+
+
+def held_by(pool, found=None):
+    """The value of each option of a pool, and of the interface ``found`` over it."""
+    held = {name: value for part in pool._options for name, value in vars(part).items()}
+    context = re.search(r"context='(\w+)'", repr(pool))
+    held["context"] = held["start_method"] = context and context[1]
+    copies = getattr(found, "_copies", getattr(found, "copy", None))  # of two interfaces
+    held["copy"] = copies if isinstance(copies, bool) else held["copy"]
+    return {**held, "wait_num": pool.wait_num, "timeout": pool.timeout}
+
+
+def check_options(door, folder):
+    """Each option works or is refused with a reason; the value that a door decides is taken."""
+    for name, (value, more) in OPTIONS.items():
+        given = {name: str(folder / value) if name == "record" else value, **more}
+        if name in door.refuses:
+            with pytest.raises((TypeError, ValueError), match=name) as raised:
+                door.make(**given)
+            decided = re.search(rf"{name} must be (.+), because ", str(raised.value))
+            if isinstance(raised.value, ValueError):
+                with made(door, **{name: ast.literal_eval(decided[1])}):
+                    pass
+            continue
+        with made(door, **given) as (found, pool):
+            assert len(found) in (2, 2 * len(getattr(found, "possible_agents", "1")))
+            assert "num_envs=2" in repr(found)
+            assert held_by(pool, found)[name] == given[name], name
+            found.reset()
+
+
+def check_foreign(door):
+    for name in set(FOREIGN) - door.own:
+        with pytest.raises(TypeError, match=name):
+            door.make(**{name: 2})
+
+
+def check_spellings(door):
+    for mode, spellings in SPELLINGS.items():
+        for spelling in spellings:
+            if door.mode not in (..., mode):
+                with pytest.raises(ValueError, match="autoreset_mode must be"):
+                    door.make(autoreset_mode=spelling)
+                continue
+            with made(door, autoreset_mode=spelling) as (_, pool):
+                assert pool._options.env.autoreset_mode == mode
+    with pytest.raises(ValueError, match="autoreset_mode must be"):
+        door.make(autoreset_mode="now")
+
+
+def check_both_names(door):
+    with pytest.raises(TypeError, match="are the same option"):
+        door.make(context="fork", start_method="fork")
+
+
+def check_revival(door, **options):
+    with made(door, **options) as (found, pool):
+        found.reset()
+        pid = pool.apply(pid_of, id=[1])[0]
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: not alive(pid))
+        found.reset()
+        assert pool.apply(pid_of, id=[1])[0] != pid
+
+
+def pid_of(_):
+    return os.getpid()
+
+
+def alive(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    return False
