@@ -215,10 +215,10 @@ class AsyncCollector:
 
         An env that ends an episode begins the next. Which transitions a batch has depends on
         timing, and fast envs fill more of them than slow ones: if that matters, use ``rollout``.
-        The transitions of each env are in order and complete. A loop that is left goes on in the
-        next call, with the same running episodes and without losing a transition, unless the pool was
-        used in between, by ``episodes``, ``rollout`` or another collector for instance, or an error
-        was raised: then fresh episodes are started.
+        Those of each env are in order and complete. A loop that is left goes on in the next call,
+        with the same running episodes and without losing a transition, unless the pool was used in
+        between, by ``episodes``, ``rollout`` or another collector for instance, or an error was
+        raised: then fresh episodes are started.
 
         Args:
             batch_size: how many transitions each batch has; None: as many as the pool returns at a
