@@ -6,13 +6,13 @@ from envpool_py.bench import timeline
 from envpool_py.cli import arguments, bench, tune
 from tests.support.doors import FOREIGN, OPTIONS, held_by
 
-POOL = {"wait_num": 1, "num_processes": 1, "on_error": "restart"}
+POOL = {"wait_num": 1, "num_processes": 1, "on_error": "restart", "context": "forkserver"}
 #: The options that a command takes, each with another value than its default.
 TAKES = {
     "collect": {**POOL, "timeout": 9.0, "step_timeout": 60.0, "record": "run.record"},
     "timeline": POOL,
-    "bench": {"wait_num": 1, "on_error": "restart"},
-    "tune": {"on_error": "restart"},
+    "bench": {"wait_num": 1, "on_error": "restart", "context": "spawn"},
+    "tune": {"on_error": "restart", "context": "spawn"},
     "check": {},
 }
 MORE = {"collect": "--steps 1", "timeline": "--seconds 0.01 --out a.png"}
