@@ -12,8 +12,9 @@ Guarantees:
 - Episodes, transitions and rollouts are the same with every ``autoreset_mode``.
 
 Fast envs fill more of the batches of ``steps`` than slow ones, and episodes that end early come
-first: a sample that is cut off favours both. ``rollout`` with ``mode="equal"`` and ``episodes``
-with ``balanced=True`` have fixed shares of each env.
+first: the first 16 random CartPole episodes of 16 envs have 17 steps on average, 16 that are chosen
+beforehand have 22. ``rollout`` with ``mode="equal"``, ``episodes`` with ``balanced=True`` and
+``evaluate`` have fixed shares of each env.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class AsyncCollector:
                 split as ``shares`` does, or as many episodes as it takes to reach its share of
                 ``num_steps``. The same episodes are collected whatever the timing. False: an env
                 that is free takes the next episode. No env idles while another has work left, but
-                which episodes are collected depends on timing.
+                which episodes are collected depends on timing: fast envs make more of them.
 
         Raises:
             ValueError: both limits are given, or one is negative.
@@ -213,10 +214,11 @@ class AsyncCollector:
         """Collect transitions indefinitely, and yield them in batches as they come.
 
         An env that ends an episode begins the next. Which transitions a batch has depends on
-        timing; those of each env are in order and complete. A loop that is left goes on in the next
-        call, with the same running episodes and without losing a transition, unless the pool was
-        used in between, by ``episodes``, ``rollout`` or another collector for instance, or an error
-        was raised: then fresh episodes are started.
+        timing, and fast envs fill more of them than slow ones: if that matters, use ``rollout``.
+        Those of each env are in order and complete. A loop that is left goes on in the next call,
+        with the same running episodes and without losing a transition, unless the pool was used in
+        between, by ``episodes``, ``rollout`` or another collector for instance, or an error was
+        raised: then fresh episodes are started.
 
         Args:
             batch_size: how many transitions each batch has; None: as many as the pool returns at a
