@@ -29,13 +29,12 @@ from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDied
 from envpool_py.ids import Ids, Selection
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.backends import pool_class
-from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.base import RECORDED, BaseVectorEnv
 from envpool_py.record import digest, recorder
 from envpool_py.record.recorder import Event, Row
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLACE = re.compile(r" \([^()]*:\d+\)$")
-_POOL_OPTIONS = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
 
 
@@ -86,7 +85,7 @@ def replay(
     chosen = ids_.resolve(env_ids, num_envs).tolist()
     if not chosen:
         raise ValueError("env_ids is empty; a replay needs at least one env")
-    recorded = {name: header[name] for name in _POOL_OPTIONS}
+    recorded = {name: header[name] for name in RECORDED}
     try:
         pool = backend([env_fns[i] for i in chosen], **recorded, **options)
     except EnvError as error:

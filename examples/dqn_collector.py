@@ -108,12 +108,13 @@ def make_env() -> gym.Env:
 
 
 def main() -> None:
-    """Learn, and evaluate the greedy policy now and then, until the goal is reached."""
+    """Learn, and evaluate the greedy policy now and then, until it has held the goal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--n", type=int, default=3, help="steps of a return")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--goal", type=float, default=450, help="mean return of 20 episodes")
+    parser.add_argument("--hold", type=int, default=8, help="evaluations in a row with the goal")
     parser.add_argument("--max-steps", type=int, default=100_000)
     parser.add_argument("--sync", action="store_true", help="step all envs, one after another")
     args = parser.parse_args()
@@ -138,7 +139,7 @@ def main() -> None:
         greedy.epsilon = 0.0
         buffer = NStepBuffer(obs_size, args.num_envs, args.n)
         collector = AsyncCollector(pool, policy, seed=args.seed)
-        started = time.perf_counter()
+        started, held = time.perf_counter(), 0
         for number, batch in enumerate(collector.steps(STEPS_PER_UPDATE), 1):
             steps = number * STEPS_PER_UPDATE
             buffer.add(batch)
@@ -151,7 +152,8 @@ def main() -> None:
                 result = evaluate(test_pool, greedy, episodes=20, seed=1_000)
                 seconds = time.perf_counter() - started
                 print(f"{steps:8} steps  {seconds:6.1f} s  {result}")
-                if result.returns.mean() >= args.goal:
+                held = held + 1 if result.returns.mean() >= args.goal else 0
+                if held == args.hold:
                     print(f"learnt after {steps} steps and {seconds:.1f} s")
                     return
             if steps >= args.max_steps:

@@ -38,7 +38,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # where envpool_py is
 sys.path.append(str(Path(__file__).resolve().parent / "benchmark"))
 
 import gymnasium as gym
-import torchrl_async
+import waiting
 
 import envpool_py
 from envpool_py.bench import measure as measuring
@@ -52,6 +52,11 @@ PLACE = re.compile(r"<!--fig (?P<key>[\w.-]+)-->(?P<shown>.*?)<!--/fig-->")
 
 THINK_US = 300
 """CPU time of the caller before each batch in ``libraries``, in microseconds."""
+
+
+POOLS = ["shmem", "shmem-caller", "envpool-cpp", "gymnasium", "sb3"]
+POOLS += ["pufferlib-serial", "pufferlib-multiprocessing", "tianshou-dummy", "tianshou-shmem"]
+"""What ``libraries`` measures: the pools of the page, and no others, which take their time."""
 
 
 def simulator() -> dict[str, float]:
@@ -90,7 +95,8 @@ def halves() -> dict[str, float]:
 def libraries() -> dict[str, float]:
     """Steps per second of each library: the caller computes before each batch."""
     workloads = ["--workload", "cartpole-x64", "--workload", "halfcheetah-x16"]
-    rows = _rows("examples/benchmark/run.py", *workloads, "--think", str(THINK_US))
+    pools = [word for name in POOLS for word in ("--backend", name)]
+    rows = _rows("examples/benchmark/run.py", *workloads, *pools, "--think", str(THINK_US))
     names = {"cartpole-x64": "cartpole", "halfcheetah-x16": "halfcheetah"}
     rates: dict[str, list[float]] = defaultdict(list)
     for row in rows:
@@ -142,27 +148,26 @@ def evaluation() -> dict[str, float]:
 
 
 def threads() -> dict[str, float]:
-    """Envs that sleep 25 to 75 ms, in threads and in processes, whole and partial batches."""
+    """Envs that sleep 25 to 75 ms, in threads and in processes, whole and partial batches.
+
+    Start-ups are in milliseconds, the memory in megabytes.
+    """
+    names = {
+        "ThreadVectorEnv": "threads",
+        "2 processes, concurrent": "concurrent",
+        "one process per env": "each",
+        "2 processes": "two",
+        "TorchRL": "torchrl",
+    }
     found: dict[str, float] = {}
-    for workload, num_envs, waits in (("sleep-x16", 16, (4, 1)), ("sleep-x256", 256, (64, 16))):
-        env_fn = functools.partial(torchrl_async.Env, torchrl_async.WORKLOADS[workload])
-        settings = {
-            "threads": Setting("thread", num_envs),
-            "concurrent": Setting("shmem", num_envs, 2, concurrent=True),
-            "each": Setting("shmem", num_envs, num_envs),
-            "two": Setting("shmem", num_envs, 2),
-        }
-        for wait_num in (None, *waits):
-            key = f"{num_envs}.{wait_num or 'whole'}"
-            for name, setting in settings.items():
-                job = Job(setting._replace(wait_num=wait_num), env_fn, [Caller()], 2.0)
-                found[f"{name}.{key}"] = measuring.carry_out(job)[0].rate
-            try:
-                least, name = wait_num or num_envs, "TorchRL threading, 1 torch threads"
-                row = torchrl_async.ask_one(workload, name, 2.0, min_get=least)
-                found[f"torchrl.{key}"] = row["per_second"]
-            except measuring.MeasurementError as error:  # it is not installed
-                print(f"TorchRL: {error}")
+    for row in _rows("examples/benchmark/waiting.py", "--seconds", "2", "--repeats", "1"):
+        num_envs, name = row["num_envs"], names[row["pool"]]
+        found[f"{name}.{num_envs}.start"] = 1e3 * row["startup"]
+        found[f"{name}.{num_envs}.memory"] = row["memory"] / 2**20
+        for size, rate in row["rates"].items():
+            rows = "whole" if int(size) == num_envs else size
+            found[f"{name}.{num_envs}.{rows}"] = rate
+            found[f"ideal.{num_envs}.{rows}"] = waiting.ideal(num_envs, int(size))
     return found
 
 

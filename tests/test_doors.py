@@ -1,8 +1,10 @@
 """Every function and class that makes a pool: an option works, or is refused; equal meanings."""
 
+import ast
 import copy
 import functools
 import inspect
+import multiprocessing
 
 import gymnasium as gym
 import numpy as np
@@ -23,7 +25,7 @@ from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
 from envpool_py.sb3.common.env_util import make_vec_env
 from tests.support import doors
 from tests.support.doors import ARRAYS, IN_PROCESS, OPTIONS, THREADS, WHOLE, Door
-from tests.support.helpers import run_python
+from tests.support.helpers import ROOT, run_python
 
 CART = "CartPole-v1"
 FNS = [functools.partial(gym.make, CART)] * 2
@@ -102,6 +104,66 @@ def test_both_names_of_an_option_are_one_too_many(door):
 @pytest.mark.parametrize("door", WITH_PROCESSES)
 def test_a_reset_starts_a_dead_process_again(door):
     doors.check_revival(DOORS[door], context="fork")
+
+
+#: The doors of each column of the table in docs/options.md.
+COLUMNS = {
+    "pools": ["DummyVectorEnv", "ShmemVectorEnv", "SubprocVectorEnv", "ThreadVectorEnv"],
+    "`make`": ["make", "make, dummy", "make, thread"],
+    "`VectorEnv`, `make_vec`": ["VectorEnv", "make_vec", "make_vec, sync"],
+    "`envpool.make`": ["envpool.make", "envpool.make, dm"],
+    "SB3 classes": ["DummyVecEnv", "SubprocVecEnv", "ShmemVecEnv", "make_vec_env"],
+}
+
+
+def defaults_in_the_docs():
+    """Each option, and by column the text of its default and whether it is decided (bold)."""
+    text = (ROOT / "docs/options.md").read_text().partition("## Defaults that differ")[2]
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert rows[0] == ["option", *COLUMNS]
+    for name, *cells in rows[1:]:
+        for column, cell in zip(COLUMNS, cells, strict=True):
+            yield name.strip("`"), column, cell.strip("*"), cell.startswith("**")
+
+
+def default_of(name, text, door):
+    """The value that the text of a default means for a door."""
+    if name == "context":
+        forkserver = text == "forkserver, else spawn"
+        return "forkserver" if forkserver else multiprocessing.get_start_method()
+    if name == "num_processes":  # measured: a number of one of the two envs
+        return ANY_NUMBER if text.endswith('`"auto"`') and door != "VectorEnv" else None
+    return 2 if text in ("all", "`batch_size`") else ast.literal_eval(text.strip("`"))
+
+
+ANY_NUMBER = {1, 2}
+#: Values that are not decided.
+OTHER = {"wait_num": 1, "timeout": 9.0, "same_step": "next_step", "next_step": "same_step"}
+
+
+@pytest.mark.slow
+def test_the_defaults_are_those_of_the_docs():
+    held = {}
+    for name, door in DOORS.items():
+        with doors.made(door) as (found, pool):
+            held[name] = doors.held_by(pool, found)
+    listed = list(defaults_in_the_docs())
+    for name, column, text, is_decided in listed:
+        for door in COLUMNS[column]:
+            refuses, found = DOORS[door].refuses, held[door][name]
+            if name in ("num_processes", "context") and name in refuses:
+                continue  # as the page says below the table
+            expected = default_of(name, text, door)
+            assert found in ANY_NUMBER if expected is ANY_NUMBER else found == expected, name
+            if is_decided:
+                other = OTHER[found] if isinstance(found, str) else not found
+                with pytest.raises(ValueError, match=f"{name} must be .*, because "):
+                    DOORS[door].make(**{name: OTHER.get(name, other)})
+            else:
+                assert name not in refuses
+    for name in OPTIONS.keys() - {name for name, *_ in listed} - {"start_method"}:
+        assert len({str(each[name]) for each in held.values()}) == 1, name
 
 
 # --------------------------------------------------------------------------------- names of envs

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
 
 from envpool_py import packages
-from envpool_py.collector.policy import split_extras, takes_infos
+from envpool_py.collector.policy import Policy, split_extras, takes_infos
 from envpool_py.env import spaces
-from envpool_py.errors import EnvError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from envpool_py.collector.policy import Policy
-    from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.interface import settled
 
 #: The seed and the options of the reset that begins an episode.
 Task = tuple[int | None, dict[str, Any] | None]
@@ -97,9 +92,8 @@ def evaluate(
         raise ValueError("evaluate: give episodes=, or tasks= with the (seed, options) of each")
     chosen: list[Task]
     chosen = [(seed + k, None) for k in range(episodes or 0)] if tasks is None else list(tasks)
-    while pool.waiting_id:
-        with contextlib.suppress(EnvError):  # of a request before this call
-            pool.drain()
+    for _ in settled(pool):  # requests before this call
+        pass
     run = _Run(pool, policy, chosen)
     with contextlib.ExitStack() as stack:
         done: Callable[[int], Any] = lambda _: None  # noqa: E731

@@ -12,7 +12,7 @@ from envpool_py.env.request import Request
 
 
 class Positions:
-    """The last seed of each env, and its position at its last returned row, or when it was lost.
+    """The last seed of each env, and its position at its last returned row.
 
     The executor writes the position of its env into the block (``Block.put_position``), as a
     number; these numbers are kept here.
@@ -24,7 +24,6 @@ class Positions:
     def __init__(self, block: Block) -> None:
         self._block = block
         self._returned: list[int] = block.positions.tolist()  # -1: not known
-        self._lost: dict[int, int] = {}
         self._entropy = np.random.SeedSequence()
         self._sent: dict[int, int] = {}
         self.roots: dict[int, int | None] = dict.fromkeys(range(block.spec.num_envs))
@@ -50,18 +49,16 @@ class Positions:
         if seed is not None and carried_out:
             self.roots[i] = seed
 
-    def mark_lost(self, i: int, *, unanswered: bool = False) -> None:
-        """Keep the position of env ``i``; an ``unanswered`` request does not count."""
-        returned = self._returned[i] if unanswered else -1
-        self._lost.setdefault(i, self._block.positions[i] if returned < 0 else returned)
+    def mark_unanswered(self, i: int) -> None:
+        """Set env ``i``, whose process has ended, back to its position before its request."""
+        if self._returned[i] >= 0:
+            self._block.positions[i] = self._returned[i]
 
     def mark_recreated(self, i: int) -> None:
-        self._lost.pop(i, None)
         self._returned[i] = self._block.positions[i]
 
     def of(self, i: int) -> Position:
-        """Return the position of env ``i``, or its position when it was lost."""
-        return Block.position(self._lost.get(i, self._block.positions[i]))
+        return Block.position(self._block.positions[i])
 
     def returned(self, i: int) -> Position:
         """Return the position of env ``i`` when its last row was returned; unknown: episode -2."""

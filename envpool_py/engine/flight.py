@@ -255,9 +255,10 @@ class Flight:
         if asked:  # in flight too if recovery asks
             self.replies[i] = self.replies[i] or error
         unanswered = in_flight and not asked and i not in self.arrivals.ids()
-        if unanswered and not error.request:
-            error.request = "reset" if self.states.state[i] == RESETTING else "step"
-        self.positions.mark_lost(i, unanswered=unanswered)
+        if unanswered:
+            self.positions.mark_unanswered(i)
+            if not error.request:
+                error.request = "reset" if self.states.state[i] == RESETTING else "step"
         if self.recovery.handle(i, error, in_flight=unanswered):
             self.states.tokens[i] += GENERATION * unanswered
             return True

@@ -47,6 +47,9 @@ from envpool_py.worker.hosts import Hosts, hosts_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
+#: The options that rows depend on, for records.
+RECORDED = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
+
 
 @spell_out(ProcessPoolKeywords)
 class BaseVectorEnv:
@@ -108,10 +111,9 @@ class BaseVectorEnv:
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_names.of(env_fns))
             self.worker_class = type(self.workers[0])
-            env_spaces = self.engine.env_spaces
-            both = [(each.observation_space, each.action_space) for each in env_spaces]
-            self.observation_space: list[Any] = Spaces(obs for obs, _ in both)
-            self.action_space: list[Any] = Spaces(action for _, action in both)
+            made = self.engine.env_spaces
+            self.observation_space: list[Any] = Spaces(each.observation_space for each in made)
+            self.action_space: list[Any] = Spaces(each.action_space for each in made)
             self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
             if hosts.group is not None:
                 warn_of_torch(len(hosts.group.hosts))
@@ -582,19 +584,10 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
     if options.env != EnvOptions():
         recovery.configure(engine.all.ids.tolist())
     if options.pool.record is not None:
-        facts = {
-            "autoreset_mode": options.env.autoreset_mode,
-            "episode_seeds": bool(options.env.episode_seeds),
-            "recycle": options.env.recycle,
-            "columns": options.pool.columns,
-            "reset_first": options.pool.reset_first,
-            "validate": options.env.validate,
-            "on_error": options.recovery.on_error,
-            "env": env,
-            "pool": type(pool).__name__,
-            "num_envs": pool.env_num,
-            "roots": list(engine.flight.positions.roots.values()),
-        }
+        every = {name: value for part in options for name, value in vars(part).items()}
+        facts = {name: every[name] for name in (*RECORDED, "on_error")}
+        facts |= {"env": env, "pool": type(pool).__name__, "num_envs": pool.env_num}
+        facts["roots"] = list(engine.flight.positions.roots.values())
         engine.flight.recorder = Recorder(engine.block, Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()

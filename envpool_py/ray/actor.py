@@ -175,7 +175,7 @@ class EnvActor:
         while True:
             # While an env holds the GIL this loop stands still: then C code ends the process.
             faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
-            for number, env_id in watchdog.find_overdue(lambda: [0] * len(self._block.mark)):
+            for number, env_id in watchdog.find_overdue(lambda: dict.fromkeys(self._ids, 0)):
                 faulthandler.cancel_dump_traceback_later()
                 frame = sys._current_frames()[watchdog.thread_of(number)]  # noqa: SLF001 - just for this
                 return env_id, "".join(traceback.format_stack(frame)).rstrip()

@@ -45,10 +45,10 @@ class AsyncRollouts:
 
     Args:
         *args: as for the algorithm.
-        wait_num: how many envs the policy waits for; None: those that are ready, and, with ``k``
-            ready, the next one if it comes within the ``k``-th part of the time of a policy call.
-            With ``num_envs``, the weights are those of the algorithm without this class, bit for
-            bit.
+        wait_num: how many envs the policy waits for. None: those that are ready, and, with ``k``
+            ready, the next one if it comes within the ``k``-th part of the time of a policy call;
+            or all envs, if rollouts so take less time, which is measured. With ``num_envs`` the
+            weights are those of the algorithm without this class, bit for bit.
         **kwargs: as for the algorithm.
 
     Raises:
@@ -64,6 +64,8 @@ class AsyncRollouts:
         if not isinstance(self, OnPolicyAlgorithm):
             raise TypeError(f"{name}: AsyncRollouts needs an on-policy algorithm after it, as PPO")
         self.wait_num = wait_num
+        self._rollouts = 0
+        self._seconds = [0.0, 0.0]  # of rollouts that wait for no env, and for all
         super().__init__(*args, **kwargs)
         if hasattr(self, "_last_lstm_states"):
             raise TypeError(f"{name}: recurrent policies are not supported; use RecurrentPPO alone")
@@ -89,25 +91,44 @@ class AsyncRollouts:
         """
         model: Any = self
         with self._check(env) as partial:
-            steps = _Steps(model, env, partial, n_rollout_steps)
+            takes_all = self.wait_num is None and self._takes_all()
+            wait_num = env.num_envs if takes_all else self.wait_num
+            steps = _Steps(model, env, partial, n_rollout_steps, wait_num)
             policy = Overlay(model.policy, call=steps.choices, reset_noise=steps.reset_noise)
             seen = Overlay(env, step=steps.step, env_method=steps.env_method)
             loop = super().collect_rollouts.__func__  # type: ignore[misc]
             args = seen, callback, rollout_buffer, n_rollout_steps, *args
             try:
                 goes_on: bool = loop(Overlay(model, policy=policy), *args, **kwargs)
-                if not goes_on:
+                if goes_on:
+                    known = self._seconds[takes_all] or steps.seconds
+                    self._seconds[takes_all] = 0.7 * known + 0.3 * steps.seconds
+                else:
                     model._last_obs, model._last_episode_starts = steps.end()  # noqa: SLF001
             except BaseException:
                 model._last_obs = None  # noqa: SLF001 - the next learn() resets the envs
                 raise
         return goes_on
 
+    def _takes_all(self) -> bool:
+        """Whether this rollout waits for all envs: where that is faster, and now and then.
+
+        Partial batches gain nothing if all steps take the same time, and each costs a policy call.
+        """
+        self._rollouts += 1
+        return (self._seconds[1] < self._seconds[0]) != (self._rollouts % 8 == 0)
+
 
 class _Steps:
-    """The steps of one rollout, each in the slot ``t * num_envs + env_id`` of some columns."""
+    """The steps of one rollout, each in the slot ``t * num_envs + env_id`` of some columns.
 
-    def __init__(self, model: Any, env: Any, partial: PartialSteps, n_steps: int) -> None:
+    ``wait_num``: for how many envs the policy waits; None: for those that are ready soon.
+    ``seconds`` is the time in which ``step`` has waited and chosen actions.
+    """
+
+    def __init__(
+        self, model: Any, env: Any, partial: PartialSteps, n_steps: int, wait_num: int | None
+    ) -> None:
         self._model, self._env, self._partial, self._n_steps = model, env, partial, n_steps
         self._num_envs, self._everyone = env.num_envs, np.arange(env.num_envs)
         self._made = np.zeros(self._num_envs, np.intp)  # steps that each env has made
@@ -115,8 +136,9 @@ class _Steps:
         self._started = self._masked = False
         self._columns: dict[str, Any] = {}
         self._put(slice(self._num_envs), obs=model._last_obs)  # noqa: SLF001 - its algorithm
-        self._policy_seconds = 1.0
-        partial.pool.wait_num, partial.pool.timeout = model.wait_num or 1, None
+        self._policy_seconds, self.seconds = 1.0, 0.0
+        self._lingers = wait_num is None
+        partial.pool.wait_num, partial.pool.timeout = wait_num or 1, None
 
     # ------------------------------------------------------ what the loop has in place of its own
 
@@ -132,13 +154,15 @@ class _Steps:
 
     def step(self, _: Any) -> tuple[Any, NDArray[Any], NDArray[Any], list[Any]]:
         """What ``env.step`` would have returned; other envs go ahead meanwhile."""
+        begun = time.perf_counter()
         while self._made.min() == self._returned:
-            if self._model.wait_num is None:
+            if self._lingers:
                 self._partial.linger(self._policy_seconds)
             ids = self._receive()
             ids = ids[self._made[ids] < self._n_steps]
             if len(ids):
                 self._act(ids)
+        self.seconds += time.perf_counter() - begun
         rows, columns = self._rows_of(self._returned), self._columns
         self._returned += 1
         obs = take(columns["obs"], self._rows_of(self._returned))

@@ -111,11 +111,11 @@ class PartialSteps:
     def linger(self, seconds: float) -> None:
         """Wait for a row, and with ``k`` rows there at most ``seconds / k`` for another one.
 
-        If a call of the policy takes ``seconds``, a row that is late by more saves less than the
-        others lose: it saves the wait for the end of that call.
+        If a call of the policy takes ``seconds``, a row that is late by more saves less, because it
+        does not wait for the end of that call, than the ``k`` others lose.
         """
         flight, count = self.pool.engine.flight, 0
-        while count < self.pool.engine.states.num_in_flight:
+        while count < flight.states.num_in_flight:
             deadline = time.monotonic() + seconds / count if count else None
             found = len(flight.wait(count + 1, deadline, None))
             if found == count:

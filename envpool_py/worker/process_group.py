@@ -254,10 +254,10 @@ class ProcessGroup:
             thread = watchdog.thread_of(number)
             yield from _kill_slow(host, named, thread, f"{name_ids(named)} ", fact)
 
-    def _frames_sent(self) -> list[int]:
-        """Return for the first env of each process the number of frames sent, 0 for the others."""
-        hosts = self.hosts
-        return [n if n < 0 else n * (i == h.ids[0]) for h in hosts for n in [h.sent] for i in h.ids]
+    def _frames_sent(self) -> dict[int, int]:
+        """Return for each env of processes that run the frames sent to the env's heartbeat."""
+        running = [host for host in self.hosts if host.exit is None and host.started]
+        return {i: host.stream.sent * (i == host.ids[0]) for host in running for i in host.ids}
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""

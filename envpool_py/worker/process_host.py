@@ -319,11 +319,6 @@ class ProcessHost:
         if not stream.flush():
             self._connection.watch(stream.fd, self._on_stream, write=True)
 
-    @property
-    def sent(self) -> int:
-        """The number of messages written; -1 if the process does not run or has no envs yet."""
-        return self.stream.sent if self.exit is None and self.started else -1
-
     def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the connection calls
         self.ended = True
         return True

@@ -19,7 +19,7 @@ import faulthandler
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -65,11 +65,11 @@ class Watchdog:
     def thread_of(self, number: int) -> int:
         return int(self._heartbeats[number, 3])
 
-    def find_overdue(self, sent: Callable[[], Sequence[int]]) -> list[tuple[int, int | None]]:
+    def find_overdue(self, sent: Callable[[], Mapping[int, int]]) -> list[tuple[int, int | None]]:
         """Return the numbers of overdue heartbeats and their stuck envs, if it is time to check.
 
         The env is None if the process has not begun its request. ``sent`` returns the number of
-        frames sent, one for each heartbeat, -1 for a process that is not running.
+        frames sent, for each heartbeat of a process that runs.
         """
         now = time.monotonic()
         if now < self.next_check:
@@ -77,10 +77,11 @@ class Watchdog:
         found: list[tuple[int, int | None]] = []
         idle = {}
         due = now + self.limit
-        for number, (row, count) in enumerate(zip(self._heartbeats, sent(), strict=False)):
+        for number, count in sent().items():
+            row = self._heartbeats[number]
             env, _, done, _ = row.tolist()
             since = began = float(row.view(np.float64)[1])  # read after the env, see `Heartbeat`
-            if count < 0 or env < 0 or (env == 0 and done >= count):
+            if env < 0 or (env == 0 and done >= count):
                 continue
             if env == 0:  # it has a frame to read
                 progress = number, done, began

@@ -5,7 +5,8 @@
     python examples/benchmark/rollouts.py --env CartPole-v1 --num-envs 8
 
 Without `--env`, steps take lognormal times of the mean `--mean-ms` with a coefficient of variation
-of 1: they sleep, or with `--cpu` compute. The ideal is the mean time of a step times `--steps`.
+of 1: they sleep, or with `--cpu` compute. Their ideal is a rollout in which no env and no core ever
+waits: the mean time of a step times `--steps`, and with `--cpu` times envs per core.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import statistics
 import sys
 import time
@@ -99,15 +101,21 @@ def main() -> None:
     settings = {"n_steps": args.steps, "device": "cpu", "seed": 0}
     whole = PPO("MlpPolicy", venvs[0], **settings)
     ready = AsyncPPO("MlpPolicy", venvs[1], wait_num=args.wait_num, **settings)
-    ratios, rows = [], []
+    times = []
     for _ in range(args.rounds + 1):
-        times = seconds(whole), seconds(ready)
-        ratios.append(times[0] / times[1])
-        rows.append(dict(zip(("whole", "async"), times, strict=True)))
-        print(f"whole batches {times[0]:.2f} s  AsyncPPO {times[1]:.2f} s  ratio {ratios[-1]:.2f}")
-    print(f"median ratio without the first: {statistics.median(ratios[1:]):.2f}")
+        times.append((seconds(whole), seconds(ready)))
+        print("whole batches {:.2f} s  AsyncPPO {:.2f} s".format(*times[-1]))
+    of_whole, of_ready = map(statistics.median, zip(*times[1:], strict=True))
+    print(
+        f"medians without the first: {of_whole:.3f} s, {of_ready:.3f} s: {of_whole / of_ready:.2f}"
+    )
     if args.json:
+        rows = [dict(zip(("whole", "async"), each, strict=True)) for each in times]
         Path(args.json).write_text(json.dumps(rows, indent=1))
+    if args.env is None:
+        share = args.num_envs / len(os.sched_getaffinity(0)) if args.cpu else 1
+        ideal = args.mean_ms / 1e3 * args.steps * max(share, 1)
+        print(f"ideal {ideal:.3f} s: {of_whole / ideal:.2f}")
     for venv in venvs:
         venv.close()
 

@@ -4,10 +4,9 @@
     python examples/benchmark/torchrl_async.py --seconds 5 --repeats 3 --json torchrl.json
 
 Needs torchrl. "free-x8": eight envs without work. "stall-x32": 32 envs whose steps take 1 ms, and
-whose reset, after 200 steps, takes 200 ms. "sleep-x16" and "sleep-x256": steps take 25 to 75 ms.
-The caller steps again whatever is ready, one row or more. Each measurement runs in a fresh process,
-in turns. TorchRL's envs are native ones, so that no conversion from Gymnasium is measured. The
-start-up is the time to construct and reset the pool.
+whose reset, after 200 steps, takes 200 ms. The caller steps again whatever is ready, one row or
+more. Each measurement runs in a fresh process, in turns. TorchRL's envs are native ones, so that no
+conversion from Gymnasium is measured. The start-up is the time to construct and reset the pool.
 """
 
 from __future__ import annotations
@@ -48,12 +47,7 @@ class Workload(NamedTuple):
     spread: float = 0.0
 
 
-WORKLOADS = {
-    "free-x8": Workload(8, 200, 0.0, 0.0),
-    "stall-x32": Workload(32, 200, 1e-3, 0.2),
-    "sleep-x16": Workload(16, 200, 0.05, 0.0, 0.5),
-    "sleep-x256": Workload(256, 200, 0.05, 0.0, 0.5),
-}
+WORKLOADS = {"free-x8": Workload(8, 200, 0.0, 0.0), "stall-x32": Workload(32, 200, 1e-3, 0.2)}
 
 
 class Env(gym.Env):
@@ -121,12 +115,9 @@ def native(work: Workload) -> Any:
 
 
 def measure_torchrl(
-    work: Workload, seconds: float, *, threads: int, min_get: int = 1, **options: Any
+    work: Workload, seconds: float, *, threads: int, **options: Any
 ) -> dict[str, Any]:
-    """Transitions of an ``AsyncEnvPool``, ``min_get`` rows or more at a time.
-
-    0 threads are torch's default.
-    """
+    """Transitions of an ``AsyncEnvPool``; 0 threads are torch's default."""
     import torch  # noqa: PLC0415
     from torchrl.envs import AsyncEnvPool  # noqa: PLC0415
 
@@ -141,7 +132,7 @@ def measure_torchrl(
     env.async_step_and_maybe_reset_send(ready.set("action", actions))
 
     def step() -> int:
-        _, ready = env.async_step_and_maybe_reset_recv(min_get=min_get)
+        _, ready = env.async_step_and_maybe_reset_recv(min_get=1)
         count = len(ready)
         env.async_step_and_maybe_reset_send(ready.set("action", actions[:count]))
         return count
@@ -211,17 +202,11 @@ def contestants(num_envs: int) -> dict[str, tuple[Callable[..., dict[str, Any]],
     return found
 
 
-def one(workload: str, name: str, seconds: float, **more: Any) -> dict[str, Any]:
-    """One measurement, in this process; with further options."""
+def one(workload: str, name: str, seconds: float) -> dict[str, Any]:
+    """One measurement, in this process."""
     work = WORKLOADS[workload]
     function, options = contestants(work.num_envs)[name]
-    return function(work, seconds, **options, **more)
-
-
-def ask_one(workload: str, name: str, seconds: float, **more: Any) -> dict[str, Any]:
-    """One measurement, in a fresh process."""
-    job = json.dumps([[workload, name, seconds], more])
-    return ask([sys.executable, __file__, "--one", job], _LIMIT)  # type: ignore[no-any-return]
+    return function(work, seconds, **options)
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -251,15 +236,15 @@ def main() -> None:
         os.dup2(2, 1)
         multiprocessing.set_start_method("fork")  # for every pool, so that starts can be compared
         with answer:
-            words, more = json.loads(args.one)
-            json.dump(one(*words, **more), answer)
+            json.dump(one(*json.loads(args.one)), answer)
         return
     rows: list[dict[str, Any]] = []
     for _, workload in itertools.product(range(args.repeats), args.workload or WORKLOADS):
         for name in contestants(WORKLOADS[workload].num_envs):
+            job = json.dumps([workload, name, args.seconds])
             load = os.getloadavg()[0]
             try:
-                found = ask_one(workload, name, args.seconds)
+                found = ask([sys.executable, __file__, "--one", job], _LIMIT)
             except MeasurementError as error:
                 print(f"{workload}, {name}: {error}", file=sys.stderr)
                 continue

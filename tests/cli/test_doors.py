@@ -4,15 +4,15 @@ import pytest
 
 from envpool_py.bench import timeline
 from envpool_py.cli import arguments, bench, tune
-from tests.support.doors import FOREIGN, OPTIONS
+from tests.support.doors import FOREIGN, OPTIONS, held_by
 
-POOL = {"wait_num": 1, "num_processes": 1, "on_error": "restart"}
+POOL = {"wait_num": 1, "num_processes": 1, "on_error": "restart", "context": "forkserver"}
 #: The options that a command takes, each with another value than its default.
 TAKES = {
     "collect": {**POOL, "timeout": 9.0, "step_timeout": 60.0, "record": "run.record"},
     "timeline": POOL,
-    "bench": {"wait_num": 1, "on_error": "restart"},
-    "tune": {"on_error": "restart"},
+    "bench": {"wait_num": 1, "on_error": "restart", "context": "spawn"},
+    "tune": {"on_error": "restart", "context": "spawn"},
     "check": {},
 }
 MORE = {"collect": "--steps 1", "timeline": "--seconds 0.01 --out a.png"}
@@ -23,11 +23,6 @@ NAMES = [*OPTIONS, *FOREIGN]
 def line_of(command, name, value):
     option = f"--{name.replace('_', '-')}"
     return f"{command} CartPole-v1 --num-envs 2 {MORE.get(command, '')} {option} {value}"
-
-
-def held_by(pool):
-    held = {key: value for part in pool._options for key, value in vars(part).items()}
-    return {**held, "wait_num": pool.wait_num, "timeout": pool.timeout}
 
 
 @pytest.mark.parametrize("command", ["collect", "timeline"])

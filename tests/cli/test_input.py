@@ -20,7 +20,7 @@ COLLECT = [
     (f"CartPole-v1 --seed {2**63}", "--seed: must be below 2**63 - 8"),
     ("CartPole-v1 --timeout nan", "must be a positive number of seconds, got nan"),
     ("CartPole-v1 --num-envs 8 --wait-num 9", "--wait-num is 9, but there are 8 envs"),
-    ("CartPole-v1 --backend dummy --num-processes 2", "the dummy backend starts no worker"),
+    ("CartPole-v1 --backend dummy --num-processes 2", "the dummy backend has no processes"),
     ("CartPole-v1 --address auto", "--address: only the ray backend has a cluster"),
     ("CartPol-v1", "'CartPol-v1'; did you mean CartPole-v1"),
     ("ALE/Pomg-v5", "did you mean ALE/Pong-v5"),

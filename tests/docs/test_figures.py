@@ -127,7 +127,18 @@ def test_a_measurement_has_all_figures(monkeypatch):
         if "bench" in words:
             pools = ("loop", "gymnasium-async", "make")
             rows = [{"pool": name, "steps": 50, "seconds": 0.5} for name in pools]
+        facts = {"startup": 0.5, "memory": 2**21}
         others = {
+            "waiting.py": [
+                {
+                    **facts,
+                    "pool": name,
+                    "num_envs": num_envs,
+                    "rates": dict.fromkeys(map(str, figures.waiting.batch_sizes(num_envs)), 9.0),
+                }
+                for name in figures.waiting.POOLS
+                for num_envs in (16, 256)
+            ],
             "rollouts.py": [{"whole": 3.0, "async": 1.0}] * 3,
             "evaluation.py": [{"sb3": 3.0, "ours": 1.0}] * 3,
             "ray_scale.py": {"call": 4e-4, "env": 1e-6, "byte": 1e-9},
@@ -145,7 +156,6 @@ def test_a_measurement_has_all_figures(monkeypatch):
 
     monkeypatch.setattr(figures.measuring, "carry_out", carry_out)
     monkeypatch.setattr(figures, "_run", run)
-    monkeypatch.setattr(figures.torchrl_async, "ask_one", lambda *_, **__: {"per_second": 9.0})
     for part in figures.PARTS.keys() - {"ppo", "overhead"}:
         keys = {key.partition(".")[2] for key in known if key.startswith(f"{part}.")}
         assert keys <= figures.PARTS[part]().keys()

@@ -44,8 +44,12 @@ def test_ppo_learns(name, runs, more_than):
 
 
 GOAL = "--goal 60 --max-steps 40000"
+HOLD = {"dqn_collector.py": " --hold 2"}
 VARIABLE = "ppo_rollouts.py", "--mode variable"
-LEARN = [*((name, GOAL) for name in COLLECTORS), (VARIABLE[0], f"{VARIABLE[1]} {GOAL}")]
+LEARN = [
+    *((name, GOAL + HOLD.get(name, "")) for name in COLLECTORS),
+    (VARIABLE[0], f"{VARIABLE[1]} {GOAL}"),
+]
 LEARN += soak(VARIABLE, *itertools.product(COLLECTORS, ("", "--sync")))
 
 

@@ -318,7 +318,7 @@ def test_when_a_process_is_overdue(monkeypatch):
         now += 1.1
         return [tuple(overdue) for overdue in dog.find_overdue(lambda: sent)]
 
-    now, sent = 100.0, [1, 1]
+    now, sent = 100.0, {0: 1, 1: 1}
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("envpool_py.worker.watchdog.time", clock)
     monkeypatch.setattr("envpool_py.env.heartbeat.time", clock)
@@ -341,7 +341,7 @@ def test_when_a_process_is_overdue(monkeypatch):
         sent[1] = 3  # a frame that process 1 does not read at first
         assert look() == []
         assert look() == [(1, None)]
-    sent[1] = -1  # it has ended
+    del sent[1]  # it has ended
     assert look() == look() == []
 
 

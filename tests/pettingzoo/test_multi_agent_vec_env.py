@@ -169,7 +169,7 @@ def test_wrong_calls(venv):
     for request in (lambda: venv.step_async(np.zeros(8, int)), venv.get_images):
         with pytest.raises(gym.error.AlreadyPendingCallError):
             request()
-    with pytest.raises(TypeError, match="wait_num"):
+    with pytest.raises(ValueError, match="wait_num must be None"):
         SB3MultiAgentVecEnv([PlainMeadowEnv], "dummy", wait_num=1)
     with pytest.raises(base_vec_env.UnsuitableEnvError, match="'fawn_0' has the spaces .*pad_"):
         SB3MultiAgentVecEnv([MeadowEnv] * 2, "dummy")

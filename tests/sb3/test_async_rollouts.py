@@ -19,6 +19,7 @@ from stable_baselines3.common.callbacks import (
 
 import envpool_py.sb3 as own
 from envpool_py.sb3 import AsyncRollouts
+from envpool_py.sb3.partial_steps import PartialSteps
 from tests.sb3.envs import WalkEnv
 from tests.sb3.reference import assert_same
 from tests.sb3.test_algorithms import ON_POLICY, SMALL, monitored, weights
@@ -238,6 +239,25 @@ def test_a_fast_env_goes_ahead_of_the_others(tmp_path):
 
     venv = own.SubprocVecEnv([functools.partial(Gated, i) for i in range(2)], start_method="fork")
     AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY).learn(64)
+
+
+def test_by_default_a_rollout_waits_for_all_envs_if_that_took_less_time(monkeypatch):
+    """Every eighth rollout tries the other way."""
+    model = AsyncPPO("MlpPolicy", own.DummyVecEnv([WalkEnv] * 4), **ON_POLICY)
+    waited, seconds = [], ([0.0, 0.0], [2.0, 0.0], [2.0, 1.0], [1.0, 2.0])
+    wrapped = PartialSteps.recv
+
+    def recv(partial):
+        waited[-1].add(partial.pool.wait_num)
+        return wrapped(partial)
+
+    monkeypatch.setattr(PartialSteps, "recv", recv)
+    for number in range(8):
+        waited.append(set())
+        model._seconds = seconds[min(number, 3)].copy()
+        model.learn(128, reset_num_timesteps=False)
+        assert all(model._seconds) or number < 2
+    assert waited == [{1}, {4}, {4}, *[{1}] * 4, {4}]
 
 
 def test_their_callbacks_and_files(tmp_path, make):

@@ -96,6 +96,16 @@ def made(door, **options):
     found.close()
 
 
+def held_by(pool, found=None):
+    """The value of each option of a pool, and of the interface ``found`` over it."""
+    held = {name: value for part in pool._options for name, value in vars(part).items()}
+    context = re.search(r"context='(\w+)'", repr(pool))
+    held["context"] = held["start_method"] = context and context[1]
+    copies = getattr(found, "_copies", getattr(found, "copy", None))  # of two interfaces
+    held["copy"] = copies if isinstance(copies, bool) else held["copy"]
+    return {**held, "wait_num": pool.wait_num, "timeout": pool.timeout}
+
+
 def check_options(door, folder):
     """Each option works or is refused with a reason; the value that a door decides is taken."""
     for name, (value, more) in OPTIONS.items():
@@ -111,11 +121,7 @@ def check_options(door, folder):
         with made(door, **given) as (found, pool):
             assert len(found) in (2, 2 * len(getattr(found, "possible_agents", "1")))
             assert "num_envs=2" in repr(found)
-            held = {k: v for part in pool._options for k, v in vars(part).items()}
-            held |= {"wait_num": pool.wait_num, "timeout": pool.timeout}
-            held["context"] = held["start_method"] = "fork" if "'fork'" in repr(pool) else None
-            held["copy"] = getattr(found, "_copies", held["copy"])
-            assert held[name] == given[name], name
+            assert held_by(pool, found)[name] == given[name], name
             found.reset()
 
 

@@ -44,9 +44,11 @@ class EpisodeLog:
 
     def close(self) -> None:
         """Close what is wrapped, and the file."""
-        super().close()  # type: ignore[misc]
-        if self.results_writer is not None:
-            self.results_writer.close()
+        try:
+            super().close()  # type: ignore[misc]
+        finally:
+            if self.results_writer is not None:
+                self.results_writer.close()
 
 
 class Monitor(EpisodeLog, gym.Wrapper[Any, Any, Any, Any]):
