@@ -95,15 +95,21 @@ class ThreadHost(ProcessHost):
         """Abandon the thread."""
         if reason is not None and self.kill_reason is None:
             self.kill_reason = f"{self.killed}: {reason}"
-        if self.exit is None and not self.ended:
+        if self.exit is not None:
+            return
+        self._look()
+        if not self.ended:
             self.stream.abandon(self.process.ident)
             self.ended = True
+            if self.kill_reason is None:
+                text = f"its thread has not ended after {GRACE:g} seconds and was abandoned"
+                message = f"{errors.name_ids(self.ids)}: {text}"
+                self.close_errors.append(EnvError(message, self.ids, "close"))
 
     def end(self, reason: str | None = None) -> None:
         """Abandon the thread, unless it ends by itself."""
         if reason is None:
             self.process.join(GRACE)
-            self._look()
         self.kill(reason=reason)
 
     def reap(self) -> None:
@@ -114,10 +120,6 @@ class ThreadHost(ProcessHost):
         self.deadline = math.inf
         if self.stream.is_over:
             self.process.join()
-        elif self.kill_reason is None:
-            text = f"its thread has not ended after {GRACE:g} seconds and was abandoned"
-            message = f"{errors.name_ids(self.ids)}: {text}"
-            self.close_errors.append(EnvError(message, self.ids, "close"))
         self.exit = self.kill_reason or "has ended"
 
     def _loaded(self, data: Any, i: int, kind: str) -> Any:  # noqa: ARG002 - as ProcessHost
