@@ -24,7 +24,7 @@ def ask(
         call.send()
         return call.wait()
     finally:
-        call.cancel()  # does nothing unless a signal handler raised between send and wait
+        call.cancel()  # does nothing unless a signal handler raised before all replies came
 
 
 class Call:

@@ -18,7 +18,7 @@ class Positions:
     number; these numbers are kept here.
 
     Attributes:
-        roots: the last seed of each env whose reset was returned; None: it had none.
+        roots: the seed of the last reset that reached each env, as far as known; None: it had none.
     """
 
     def __init__(self, block: Block) -> None:

@@ -1,9 +1,9 @@
 """Requests to one env, a table of their kinds, and the tokens that number them.
 
-A token is an int64 that names one request: the env id in the low bits, then two bits for a reset
-and for a request without a row, then the env's *generation*. An env is asked with a token and
-answers with the same one. A request is cancelled by increasing the env's generation: a late answer
-has an older generation, and is dropped.
+A token is an int64 that a request and its answer have in common: the env id in the low bits, then
+two bits for a reset and for a request without a row, then the env's *generation*. An env has one
+request at a time, so the next one has the same token. A request is cancelled by increasing the
+env's generation: a late answer has an older generation, and is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from envpool_py.env.spaces import snapshot
 
 #: The bits of a token that hold the env id.
 ID_MASK = (1 << 24) - 1
-#: The bit of a plain reset; without it the request is a step.
+#: The bit of a reset without arguments, which is sent as its token alone, as a step is.
 RESET = 1 << 24
 #: The bit of a request without a row.
 ASK = 1 << 25

@@ -43,7 +43,7 @@ _TERMINATED, _TRUNCATED, _ONE = (
 
 @dataclass(eq=False, repr=False)
 class StepLoop:
-    """Steps the envs of one process.
+    """Steps the envs of one process, or of one thread.
 
     Args:
         block: the memory of actions and rows.
@@ -52,7 +52,7 @@ class StepLoop:
         fail: ``fail(token, kind, error)`` takes the error of a request of that kind, or raises it.
         keep_info: ``keep_info(i, info)`` stores the info of a row and returns the number of its
             form, see ``info_codec``; 0 if the info must go to ``send``.
-        heartbeat: notes which env is being stepped; None without ``step_timeout``.
+        heartbeat: notes which env is being stepped; None where nobody reads it.
     """
 
     _block: Block

@@ -57,7 +57,7 @@ class ProcessPoolKeywords(PoolKeywords, total=False):
     concurrent: bool
 
 
-#: Options that only pools with processes take.
+#: Options that only pools with processes take; of these, threads take ``step_timeout``.
 OF_PROCESSES = {"context", "start_method", *ProcessOptions.__annotations__}
 _WAITS = {"wait_num", "timeout"}
 #: All our options, and the arguments that a function has instead of ``env_fns``.
@@ -84,7 +84,8 @@ _HINTS = dict.fromkeys(OF_PROCESSES, _PROCESSES) | {
     "backend": "the class decides; envpool_py.make takes it",
     "env_kwargs": "pass env_fns that make the env with them, such as functools.partial",
     "wrappers": "pass env_fns that wrap the env",
-    "step_timeout": f"an env that hangs can only be ended with its process; {_PROCESSES}",
+    "step_timeout": "an env that hangs in this process cannot be ended; ShmemVectorEnv,"
+    " SubprocVectorEnv and ThreadVectorEnv take it",
 }
 
 

@@ -1,4 +1,4 @@
-"""The workers of the pool classes."""
+"""The workers of the pools with processes, and of the pool in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of a worker process: receive requests, step the envs one by one, send results.
+"""The loop of a worker process: receive requests, step the envs, send results.
 
 Invariants:
 

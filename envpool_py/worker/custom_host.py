@@ -69,7 +69,7 @@ class _RemoteExecutor(Executor):
 
 
 class CustomHost(InlineHost):
-    """All envs of a pool of custom workers; calls only ``send``, ``recv`` and ``cancel``."""
+    """The envs of custom workers; calls ``send``, ``recv``, ``wait``, ``cancel`` and ``close``."""
 
     measures = False
 

@@ -16,10 +16,11 @@ Send: TypeAlias = "Callable[[], object]"
 class Host(Protocol):
     """Some envs of a pool, in this process, in a worker process or on another machine.
 
-    A host gets requests with their tokens, carries them out in the order in which they came, writes
-    rows into the block, and reports the tokens of finished requests. Values that the block cannot
-    hold, and errors, wait in the host for ``take_item``. A new backend is a class with these
-    methods; see ``ProcessHost`` if its processes can end, ``InlineHost`` if this process runs it.
+    A host gets requests with their tokens, carries them out (those of one env in the order in which
+    they came), writes rows into the block, and reports the tokens of finished requests. Values that
+    the block cannot hold, and errors, wait in the host for ``take_item``. A new backend has these
+    methods and extends ``ProcessHost`` if its envs live elsewhere and can end, or ``InlineHost`` if
+    this process runs them.
 
     Attributes:
         ids: the envs of this host.

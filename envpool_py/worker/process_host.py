@@ -127,7 +127,7 @@ class ProcessHost:
     Attributes:
         exit: how the process ended; None while it runs, "" before it was started.
         ended: whether the process has ended and its end was not handled yet.
-        restarting: whether the process was restarted and its envs are not configured yet.
+        restarting: whether the process was restarted, and recovery has not handled that yet.
         deadline: the time at which it is killed unless it makes progress; infinity: never.
         kill_reason: why the pool killed it; None if it did not.
         start_error: the error of an env_fn.

@@ -10,7 +10,7 @@ one thread steps several envs, that of the first one is used:
 
 The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
 cannot be overdue earlier. The process needs two stores and one clock reading per step. Without
-``step_timeout`` there is no heartbeat, and no overhead.
+``step_timeout`` only threads have heartbeats.
 """
 
 from __future__ import annotations
