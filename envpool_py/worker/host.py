@@ -19,7 +19,7 @@ class Host(Protocol):
     A host gets requests with their tokens, carries them out (those of one env in the order in which
     they came), writes rows into the block, and reports the tokens of finished requests. Values that
     the block cannot hold, and errors, wait in the host for ``take_item``. A new backend has these
-    methods and extends ``ProcessHost`` if its envs live elsewhere and can end, or ``InlineHost`` if
+    methods and extends ``ProcessHost`` if its envs are elsewhere and can end, or ``InlineHost`` if
     this process runs them.
 
     Attributes:
