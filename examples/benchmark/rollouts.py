@@ -107,7 +107,7 @@ def main() -> None:
         print("whole batches {:.2f} s  AsyncPPO {:.2f} s".format(*times[-1]))
     of_whole, of_ready = map(statistics.median, zip(*times[1:], strict=True))
     print(
-        f"medians without the first: {of_whole:.3f} s, {of_ready:.3f} s: {of_whole / of_ready:.2f}"
+        f"medians without the first: {of_whole:.3f} s, {of_ready:.3f} s, ratio {of_whole / of_ready:.2f}"
     )
     if args.json:
         rows = [dict(zip(("whole", "async"), each, strict=True)) for each in times]
@@ -115,7 +115,7 @@ def main() -> None:
     if args.env is None:
         share = args.num_envs / len(os.sched_getaffinity(0)) if args.cpu else 1
         ideal = args.mean_ms / 1e3 * args.steps * max(share, 1)
-        print(f"ideal {ideal:.3f} s: {of_whole / ideal:.2f}")
+        print(f"ideal {ideal:.3f} s, ratio {of_whole / ideal:.2f}")
     for venv in venvs:
         venv.close()
 
