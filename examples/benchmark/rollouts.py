@@ -106,9 +106,8 @@ def main() -> None:
         times.append((seconds(whole), seconds(ready)))
         print("whole batches {:.2f} s  AsyncPPO {:.2f} s".format(*times[-1]))
     of_whole, of_ready = map(statistics.median, zip(*times[1:], strict=True))
-    print(
-        f"medians without the first: {of_whole:.3f} s, {of_ready:.3f} s, ratio {of_whole / of_ready:.2f}"
-    )
+    ratio = of_whole / of_ready
+    print(f"medians without the first: {of_whole:.3f} s, {of_ready:.3f} s, ratio {ratio:.2f}")
     if args.json:
         rows = [dict(zip(("whole", "async"), each, strict=True)) for each in times]
         Path(args.json).write_text(json.dumps(rows, indent=1))
