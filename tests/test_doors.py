@@ -19,7 +19,7 @@ from envpool_py import (
     envpool,
     make,
 )
-from envpool_py.env.pool_options import CLASSES
+from envpool_py.env.options import CLASSES
 from envpool_py.gymnasium import VectorEnv, make_vec
 from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
 from envpool_py.sb3.common.env_util import make_vec_env
@@ -50,15 +50,13 @@ DOORS = {
     ),
     "VectorEnv": Door(functools.partial(VectorEnv, FNS), WHOLE),
     "envpool.make": Door(
-        lambda **options: envpool.make(
-            CART, num_envs=2, pool_options={"backend": "shmem", **options}
-        ),
+        lambda **options: envpool.make(CART, num_envs=2, options={"backend": "shmem", **options}),
         ARRAYS | {"wait_num", "autoreset_mode"},
         "next_step",
     ),
     "envpool.make, dm": Door(
         lambda **options: envpool.make_dm(
-            CART, num_envs=2, pool_options={"backend": "dummy", **options}
+            CART, num_envs=2, options={"backend": "dummy", **options}
         ),
         ARRAYS | IN_PROCESS | {"wait_num", "autoreset_mode"},
         "next_step",
@@ -173,9 +171,7 @@ ARGS += [("class", "gymnasium.envs.classic_control:CartPoleEnv"), ("callable", F
 BY_NAME = {
     "make": lambda env: make(env, 2, backend="dummy"),
     "make_vec": lambda env: make_vec(env, 2, "sync"),
-    "envpool.make": lambda env: envpool.make(
-        env, num_envs=2, seed=3, pool_options={"backend": "dummy"}
-    ),
+    "envpool.make": lambda env: envpool.make(env, num_envs=2, seed=3, options={"backend": "dummy"}),
     "make_vec_env": lambda env: make_vec_env(env, 2),
 }
 
@@ -220,11 +216,11 @@ def test_an_atari_game_needs_no_import():
 @pytest.mark.parametrize("backend", ["shmem", "thread"])
 def test_envpools_num_threads_is_the_number_of_threads_or_processes(backend):
     door = functools.partial(envpool.make, CART, num_envs=3, num_threads=2)
-    with door(pool_options={"backend": backend}) as found:
+    with door(options={"backend": backend}) as found:
         assert f"num_{'threads' if backend == 'thread' else 'processes'}=2" in repr(found.pool)
     count = "num_threads" if backend == "thread" else "num_processes"
     with pytest.raises(TypeError, match=f"num_threads and {count} are the same option"):
-        door(pool_options={"backend": backend, count: 3})
+        door(options={"backend": backend, count: 3})
 
 
 class Knobs(gym.Env):
@@ -241,11 +237,11 @@ class Knobs(gym.Env):
 
 
 def test_an_option_reaches_the_env_only_if_the_env_has_a_parameter_for_it():
-    pool_options = {"backend": "dummy"}
-    with envpool.make(Knobs, num_envs=2, timeout=5.0, pool_options=pool_options) as found:
+    options = {"backend": "dummy"}
+    with envpool.make(Knobs, num_envs=2, timeout=5.0, options=options) as found:
         assert found.pool.get_env_attr("timeout") == [5.0, 5.0]
     for door, place in [
-        (functools.partial(envpool.make, CART, num_envs=2), "pool_options"),
+        (functools.partial(envpool.make, CART, num_envs=2), "options"),
         (functools.partial(make_vec, CART, 2), "vector_kwargs"),
     ]:
         for name in ("on_error", "wait_num", "num_processes", "timeout"):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from envpool_py import env_names
+from envpool_py import env_by_name
 from envpool_py.bench.settings import Setting
 from envpool_py.errors import describe, line_of
 
@@ -82,7 +82,7 @@ def imported(text: str) -> Imported:
     if not place or not path:
         raise UsageError(f"must be module:callable or FILE.py:callable, got {text}")
     module = load(place)
-    found = env_names.attribute(module, path)
+    found = env_by_name.attribute(module, path)
     if found is None:
         near = did_you_mean(path, callables_of(module))
         raise UsageError(f"{place!r} has no {path!r}{near}")
@@ -174,9 +174,9 @@ def env_fn_of(
         if isinstance(found, Imported):
             kwargs = _accepted(found, given, more)
         env = found.value if isinstance(found, Imported) else found
-        env_fn = env_names.env_fn_of(env, kwargs, wrappers, disable_env_checker=True)
+        env_fn = env_by_name.env_fn_of(env, kwargs, wrappers, disable_env_checker=True)
     wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
-    env_names.attach(env_fn, _absolute(args.env), given, wrapper_names)
+    env_by_name.attach(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn
 
 
@@ -196,7 +196,7 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
             imports[0] += f"  # with {place.parent} on PYTHONPATH"
         env = found.path
     else:
-        module, name = env_names.parts(args.env)
+        module, name = env_by_name.parts(args.env)
         env = json.dumps(f"{module}:{name}" if module else name)
     for each in named:
         first = each.path.partition(".")[0]
@@ -239,12 +239,12 @@ def is_pettingzoo(env: str) -> bool:
 
 def _find(env: str) -> EnvSpec | Imported:
     """The spec of a registered id, or the callable that makes the env; UsageError: neither."""
-    place, name = env_names.parts(env)
+    place, name = env_by_name.parts(env)
     if name.endswith(".py"):
         some = callables_of(load(env))
         raise UsageError(f"{env}: name the class or function in it, as {env}:{[*some, 'Env'][0]}")
     try:
-        found = env_names.find(env, load)
+        found = env_by_name.find(env, load)
     except (ImportError, TypeError) as error:
         raise UsageError(str(error)) from None
     except gym.error.Error:

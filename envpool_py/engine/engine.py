@@ -32,7 +32,7 @@ from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, FINAL, OVER, RESET_ROW, Beside, StepResult
-from envpool_py.env.pool_options import AllOptions
+from envpool_py.env.options import AllOptions
 from envpool_py.env.request import Request
 from envpool_py.env.row_checks import warn_of_rows
 from envpool_py.env.spaces import Array

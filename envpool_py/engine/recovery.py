@@ -33,11 +33,11 @@ from envpool_py.engine.calls import Call, ask
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import DEAD, LOST, RESETTING, STEPPING
 from envpool_py.env import spaces
-from envpool_py.env.pool_options import NEXT_STEP
+from envpool_py.env.options import NEXT_STEP
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray, Selection
-from envpool_py.worker import process_group
+from envpool_py.worker import worker_group
 from envpool_py.worker.process_host import ProcessHost
 
 #: Longest back-off, in seconds.
@@ -436,7 +436,7 @@ class Recovery:
             call = Call(self._engine, ids, [_PING] * len(ids), observed=False)
             try:
                 call.send()
-                call.wait(process_group.GRACE)
+                call.wait(worker_group.GRACE)
             except TimeoutError:
                 in_flight = self._states.in_flight()
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]

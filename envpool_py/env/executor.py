@@ -28,7 +28,7 @@ from envpool_py.env.layers import (
     takes_seed,
     turn_based_layer,
 )
-from envpool_py.env.pool_options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
+from envpool_py.env.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
 from envpool_py.errors import from_signal_handler, warn

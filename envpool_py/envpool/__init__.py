@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.env.pool_options import check_count
-from envpool_py.env_names import Env, find
+from envpool_py.env.options import check_count
+from envpool_py.env_by_name import Env, find
 from envpool_py.envpool import atari
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
 from envpool_py.pool import backends
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
-from envpool_py.pool.options import Fixed, check_env_kwargs, check_options
+from envpool_py.pool.keywords import Fixed, check_env_kwargs, check_options
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
 
@@ -37,7 +37,7 @@ def make(
     thread_affinity_offset: int = -1,
     max_num_players: int = 1,
     gym_reset_return_info: bool = True,
-    pool_options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
     **env_kwargs: Any,
 ) -> Any:
     """Make a pool with EnvPool's interface.
@@ -48,12 +48,12 @@ def make(
         num_envs: how many envs.
         batch_size: the rows of a batch; None or 0 is ``num_envs``.
         num_threads: the number of worker processes, or of threads with ``backend="thread"`` in
-            ``pool_options``; 0 measures a throw-away env and chooses.
+            ``options``; 0 measures a throw-away env and chooses.
         seed: env ``i`` takes ``seed + i``, or entry ``i``, at its first reset; None: no seed.
         thread_affinity_offset: from 0 on each worker process stays on one core.
         max_num_players: must be 1.
         gym_reset_return_info: must be True.
-        pool_options: others of ``envpool_py.make``: ``backend``, ``wrappers``, ``on_error``, ...
+        options: others of ``envpool_py.make``: ``backend``, ``wrappers``, ``on_error``, ...
         **env_kwargs: for ``gymnasium.make``, for example ``max_episode_steps``, or the callable.
 
     Raises:
@@ -62,7 +62,7 @@ def make(
         EnvError, gymnasium.error.Error: the env cannot be made.
     """
     config = {**locals()}
-    del config["task_id"], config["env_type"], config["pool_options"], config["env_kwargs"]
+    del config["task_id"], config["env_type"], config["options"], config["env_kwargs"]
     if env_type not in ("gymnasium", "gym", "dm"):
         raise ValueError(f"env_type must be 'gymnasium', 'gym' or 'dm', got {env_type!r}")
     if max_num_players != 1 or not gym_reset_return_info:
@@ -78,7 +78,7 @@ def make(
     if env_type == "dm":
         from envpool_py.envpool.dm import DMEnvPool as face  # noqa: N813, PLC0415 - an extra
     own: Any = {"affinity": True} if thread_affinity_offset >= 0 else {}
-    given = {**own, **(pool_options or {})}
+    given = {**own, **(options or {})}
     if num_threads:
         given.setdefault("backend", "shmem")
         count = "num_threads" if given["backend"] == "thread" else "num_processes"
@@ -88,7 +88,7 @@ def make(
     options = check_options(given, "envpool.make", given, fixed)
     options |= {name: each.value for name, each in fixed.items()}
     spec = find(task_id)
-    check_env_kwargs("envpool.make", "pool_options", spec, env_kwargs)
+    check_env_kwargs("envpool.make", "options", spec, env_kwargs)
     pool = backends.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
     with closed_on_error(pool):
         config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}

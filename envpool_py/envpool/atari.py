@@ -33,7 +33,7 @@ def check(task_id: str, env_kwargs: Mapping[str, Any]) -> None:
     if options := sorted(_WRAPPERS.keys() & env_kwargs.keys()):
         wrappers = "; ".join(f"{option}: {_WRAPPERS[option]}" for option in options)
         text = (
-            "; the options of EnvPool's games are wrappers here, which pool_options={'wrappers':"
+            "; the options of EnvPool's games are wrappers here, which options={'wrappers':"
             f" [...]}} takes: {wrappers}"
         )
     if name not in gym.registry:

@@ -18,12 +18,12 @@ from envpool_py.errors import name_ids
 from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray, Ids, one_of, resolve
+from envpool_py.pool.adapter import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.interface import PoolInterface
 from envpool_py.seeding import Seed, per_env
 
 
-class EnvPool(PoolInterface):
+class EnvPool(PoolAdapter):
     """Many envs with EnvPool's methods; ``make`` makes them.
 
     An env resets itself: the action after the end of an episode is ignored, and the row is the

@@ -12,12 +12,12 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from envpool_py import env_names
-from envpool_py.env_names import Env
+from envpool_py import env_by_name
+from envpool_py.env_by_name import Env
 from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv
 from envpool_py.pool.backends import make
-from envpool_py.pool.options import check_env_kwargs
+from envpool_py.pool.keywords import check_env_kwargs
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
 _BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}
@@ -51,7 +51,7 @@ def make_vec(
     found = _registered_for(sys._getframe(1)) if id is None else id  # noqa: SLF001
     if not (isinstance(found, (str, EnvSpec)) or callable(found)):
         raise gym.error.Error(f"Invalid id type: {type(found)}. Expected `str` or `EnvSpec`")
-    found = env_names.find(found)
+    found = env_by_name.find(found)
     check_env_kwargs("make_vec", "vector_kwargs", found, kwargs)
     spec, own = None, dict(kwargs)
     if isinstance(found, EnvSpec):
@@ -75,7 +75,7 @@ def make_vec(
         backend=_BACKENDS[mode],
         env_kwargs=own,
         wrappers=stated["wrappers"],
-        **VectorEnv.pool_options(options),
+        **VectorEnv.options(options),
     )
     with closed_on_error(pool):
         envs = VectorEnv(pool, **of_face)

@@ -22,18 +22,18 @@ from gymnasium.vector.utils import iterate
 
 from envpool_py.engine.calls import Call
 from envpool_py.engine.states import INTERRUPTED
-from envpool_py.env.pool_options import NEXT_STEP, autoreset_mode_of
+from envpool_py.env.options import NEXT_STEP, autoreset_mode_of
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, layout_of, map_tree, snapshot
 from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
 from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import Selection
+from envpool_py.pool.adapter import PoolAdapter
 from envpool_py.pool.backends import ShmemVectorEnv
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
-from envpool_py.pool.interface import PoolInterface
-from envpool_py.pool.options import WHOLE, check_options, one_of
+from envpool_py.pool.keywords import WHOLE, check_options, one_of
 from envpool_py.worker.builtin_workers import DummyEnvWorker
 
 #: The options of a pool that ``VectorEnv`` takes.
@@ -43,7 +43,7 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
-class VectorEnv(PoolInterface, gym.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
 
     ``pool`` is the pool; do not use it while a call is pending. After a ``TimeoutError`` of
@@ -52,7 +52,7 @@ class VectorEnv(PoolInterface, gym.vector.VectorEnv[Any, Any, Any]):
     (``options={"reset_mask": ...}``) or with all others; ``reset`` starts an ended process again.
 
     Args:
-        env_fns: one callable per env, or a pool that waits for all rows; see ``pool_options``.
+        env_fns: one callable per env, or a pool that waits for all rows; see ``options``.
         shared_memory: False allows spaces that are none of Gymnasium's; no other effect.
         copy: False: observations are views that the next call changes.
         daemon: no effect; the processes end with this one. ``worker`` is not supported.
@@ -85,7 +85,7 @@ class VectorEnv(PoolInterface, gym.vector.VectorEnv[Any, Any, Any]):
         mode = autoreset_mode_of(autoreset_mode)
         given = {"max_concurrency": max_concurrency, "context": context, **options}
         if not isinstance(env_fns, BaseVectorEnv):
-            options = self.pool_options({"autoreset_mode": mode, **given})
+            options = self.options({"autoreset_mode": mode, **given})
             try:
                 self.pool = ShmemVectorEnv(env_fns, **options)
             except ValueError as error:
@@ -114,7 +114,7 @@ class VectorEnv(PoolInterface, gym.vector.VectorEnv[Any, Any, Any]):
         self._rows = map_tree(lambda _: np.zeros(self.num_envs, bool), (self._layout, *range(4)))
 
     @staticmethod
-    def pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    def options(options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a pool for ``VectorEnv``: ``options``, and defaults for others."""
         own = {"columns": True, "copy": False, "reset_first": False, "autoreset_mode": NEXT_STEP}
         own |= check_options(_OPTIONS, "VectorEnv", options, WHOLE)

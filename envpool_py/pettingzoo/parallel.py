@@ -33,11 +33,11 @@ from envpool_py.pettingzoo.packed_env import (
     VALID,
     PackedEnv,
 )
+from envpool_py.pool.adapter import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.backends import pool_class
 from envpool_py.pool.html_table import table
-from envpool_py.pool.interface import PoolInterface
-from envpool_py.pool.options import Fixed, check_options
+from envpool_py.pool.keywords import Fixed, check_options
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 
@@ -55,7 +55,7 @@ DECIDED = {
 _R = TypeVar("_R")
 
 
-class ParallelVectorEnv(PoolInterface):
+class ParallelVectorEnv(PoolAdapter):
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
     A batch has one row per env, and the agents of an env are never split over two batches. An

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 
 from envpool_py import seeding
-from envpool_py.env.pool_options import INTEGER, check_count, check_number
+from envpool_py.env.options import INTEGER, check_count, check_number
 from envpool_py.env.request import Request
 from envpool_py.errors import naming_env
 from envpool_py.seeding import Seed

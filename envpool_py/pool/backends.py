@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from envpool_py.env.pool_options import RecoveryOptions, check_count
-from envpool_py.env_names import Env, env_fn_of
+from envpool_py.env.options import RecoveryOptions, check_count
+from envpool_py.env_by_name import Env, env_fn_of
 from envpool_py.pool import choose
 from envpool_py.pool.arguments import (
     check_env_fns,
@@ -19,7 +19,7 @@ from envpool_py.pool.arguments import (
     check_wait_num,
 )
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.options import (
+from envpool_py.pool.keywords import (
     OF_PROCESSES,
     PoolKeywords,
     ProcessPoolKeywords,
@@ -30,7 +30,7 @@ from envpool_py.pool.options import (
 from envpool_py.threads.thread_group import ThreadEnvWorker
 from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
-from envpool_py.worker.process_group import missing
+from envpool_py.worker.worker_group import missing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on

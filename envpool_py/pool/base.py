@@ -16,29 +16,29 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
 
-from envpool_py import env_names, seeding
+from envpool_py import env_by_name, seeding
 from envpool_py import ids as ids_
 from envpool_py.engine import calls
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
 from envpool_py.env.block import StepResult
-from envpool_py.env.pool_options import AllOptions, EnvOptions, check_timeout, split
+from envpool_py.env.options import AllOptions, EnvOptions, check_timeout, split
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, warn
 from envpool_py.ids import IdArray, Ids, Selection
-from envpool_py.images import render_grid
 from envpool_py.pool import arguments, call_guard, stats
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
-from envpool_py.pool.options import ProcessPoolKeywords, check_options, spell_out
+from envpool_py.pool.keywords import ProcessPoolKeywords, check_options, spell_out
 from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.space_list import Spaces
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
+from envpool_py.rendering import render_grid
 from envpool_py.seeding import Seed
-from envpool_py.worker import process_group
+from envpool_py.worker import worker_group
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
@@ -109,7 +109,7 @@ class BaseVectorEnv:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
-            _assemble(self, self._options, env_names.of(env_fns))
+            _assemble(self, self._options, env_by_name.of(env_fns))
             self.worker_class = type(self.workers[0])
             made = self.engine.env_spaces
             self.observation_space: list[Any] = Spaces(each.observation_space for each in made)
@@ -483,7 +483,7 @@ class BaseVectorEnv:
             return
         self.is_closed = True
         self.engine.flight.stop()
-        call_guard.await_end(self, process_group.GRACE)
+        call_guard.await_end(self, worker_group.GRACE)
         if self.engine.flight.recorder is not None:
             self.engine.flight.recorder.close()
         for error in self.engine.close():

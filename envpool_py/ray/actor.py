@@ -25,7 +25,7 @@ from envpool_py.env.block import FINAL, FORM, Block
 from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import frames
-from envpool_py.worker.child import EnvProcess, one_by_one
+from envpool_py.worker.child import EnvLoop, one_by_one
 from envpool_py.worker.frames import HEADER
 from envpool_py.worker.watchdog import Watchdog
 
@@ -100,7 +100,7 @@ class EnvActor:
         self._ids = ids
         self._outbox, claimed = _Outbox(), dict[int, int]()
         shares = [[i] for i in ids] if concurrent else [ids]
-        self._loops = [EnvProcess(own, self._outbox, lambda one: one, claimed) for own in shares]
+        self._loops = [EnvLoop(own, self._outbox, lambda one: one, claimed) for own in shares]
         self._threads = [ThreadPoolExecutor(1) for _ in shares] if concurrent else []
         self._attached = threading.Event()
 

@@ -25,17 +25,17 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.pool_options import ProcessOptions
+from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.frames import HEADER
 from envpool_py.worker.parent_connection import QueueConnection
-from envpool_py.worker.process_group import ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.worker_group import WorkerGroup
 
-# Functions that run at exit, such as ``ProcessGroup.close``, must run before Ray ends.
+# Functions that run at exit, such as ``WorkerGroup.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -151,7 +151,7 @@ class ActorHost(ProcessHost):
             self.exit = self.kill_reason or f"died: {self._cause}"
 
 
-class Actors(ProcessGroup):
+class Actors(WorkerGroup):
     """The actors over which the envs of ``env_fns`` are spread; ``options`` are Ray's."""
 
     hosts: list[Any]  # of ActorHost

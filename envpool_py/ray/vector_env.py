@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from envpool_py.env.pool_options import INTEGER
+from envpool_py.env.options import INTEGER
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.options import PoolKeywords, check_options, spell_out
+from envpool_py.pool.keywords import PoolKeywords, check_options, spell_out
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
 

@@ -22,7 +22,7 @@ from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import KEPT
 from envpool_py.env.spaces import snapshot
 from envpool_py.worker import frames
-from envpool_py.worker.child import EnvProcess, run_envs
+from envpool_py.worker.child import EnvLoop, run_envs
 
 #: Seconds for which the caller waits until a thread has finished the row that it writes.
 _WRITES_FOR = 1.0
@@ -93,7 +93,7 @@ class ThreadEnd:
         self.inbox.put((frames.CLOSE, None))
 
 
-class EnvThread(EnvProcess):
+class EnvThread(EnvLoop):
     """The envs ``ids`` in a thread; nothing is pickled, values are copied."""
 
     _load = staticmethod(lambda value: value)

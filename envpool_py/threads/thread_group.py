@@ -20,7 +20,7 @@ from typing import Any
 
 from envpool_py import coroutines, errors
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.pool_options import ProcessOptions
+from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
@@ -29,9 +29,9 @@ from envpool_py.worker.builtin_workers import SubprocEnvWorker
 from envpool_py.worker.frames import HEADER
 from envpool_py.worker.host import Send
 from envpool_py.worker.parent_connection import QueueConnection
-from envpool_py.worker.process_group import GRACE, ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
+from envpool_py.worker.worker_group import GRACE, WorkerGroup
 
 
 class ThreadHost(ProcessHost):
@@ -129,7 +129,7 @@ class ThreadHost(ProcessHost):
         return errors.env_error(data[0], i, data[1])
 
 
-class ThreadGroup(ProcessGroup):
+class ThreadGroup(WorkerGroup):
     """The threads that share the envs of ``env_fns``."""
 
     counted = "num_threads"
@@ -150,7 +150,7 @@ class ThreadGroup(ProcessGroup):
     def _check_context(self, context: Any) -> Any:
         return context
 
-    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:  # noqa: ARG002 - as ProcessGroup
+    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:  # noqa: ARG002 - as WorkerGroup
         return env_fn
 
     def _open(self) -> None:

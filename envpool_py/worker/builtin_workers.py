@@ -10,7 +10,7 @@ from envpool_py.env.executor import Executor
 from envpool_py.env.request import GENERATION, Request
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.process_group import ProcessGroup
+from envpool_py.worker.worker_group import WorkerGroup
 
 
 class DummyEnvWorker(EnvWorker):
@@ -64,7 +64,7 @@ class SubprocEnvWorker(EnvWorker):
             default.
     """
 
-    make_group: type[ProcessGroup] = ProcessGroup
+    make_group: type[WorkerGroup] = WorkerGroup
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class SubprocEnvWorker(EnvWorker):
         self._ask: Callable[[Request], Any] | None = None
         self._host: Callable[[], Any] | None = None
         # Outside a pool.
-        self._processes: ProcessGroup | None = None
+        self._processes: WorkerGroup | None = None
         self._token = 0
 
     def join(self, ask: Callable[[Request], Any], host: Callable[[], Any]) -> None:
@@ -125,7 +125,7 @@ class SubprocEnvWorker(EnvWorker):
         if self._processes is not None:
             self._processes.close()
 
-    def _started(self) -> ProcessGroup:
+    def _started(self) -> WorkerGroup:
         if self._processes is None:
             processes = self.make_group([self.env_fn], self.context, 1)
             with closed_on_error(processes):

@@ -29,7 +29,7 @@ from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import Executor, claim_instance
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
-from envpool_py.env.pool_options import ProcessOptions
+from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.errors import pack_failure
@@ -88,11 +88,11 @@ def main(
     if shared.options.concurrent:
         run_threads(ids, env_fns, end, open_block)
     else:
-        run_envs(EnvProcess(ids, end, open_block), end.receive, env_fns)
+        run_envs(EnvLoop(ids, end, open_block), end.receive, env_fns)
     stream.detach()  # left open: the parent must not see its end before that of the process
 
 
-class EnvProcess:
+class EnvLoop:
     """The envs that one thread steps; ``end`` is its connection to the parent.
 
     ``open_block`` returns the block for the body of an ATTACH. ``claimed`` is shared by the threads
@@ -209,7 +209,7 @@ class EnvProcess:
 
 
 def run_envs(
-    loop: EnvProcess, receive: Callable[[], Any], env_fns: Sequence[Any], *, counts: bool = True
+    loop: EnvLoop, receive: Callable[[], Any], env_fns: Sequence[Any], *, counts: bool = True
 ) -> None:
     """Carry out the parent's requests, one by one, until the parent closes the connection."""
     if loop.make_envs(env_fns):
@@ -249,7 +249,7 @@ def run_threads(
     inboxes = {i: queue.SimpleQueue[tuple[int, Any]]() for i in ids}
     threads = []
     for i, env_fn in zip(ids, env_fns, strict=True):
-        loop = EnvProcess([i], shared, lambda block: block, claimed)
+        loop = EnvLoop([i], shared, lambda block: block, claimed)
         run = partial(run_envs, loop, inboxes[i].get, [env_fn], counts=False)
         threads.append(threading.Thread(target=run, daemon=True, name=f"envpool_py env {i}"))
         threads[-1].start()

@@ -13,7 +13,7 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
-from envpool_py.env.pool_options import SAME_STEP, ProcessOptions
+from envpool_py.env.options import SAME_STEP, ProcessOptions
 from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, naming_env
@@ -24,7 +24,7 @@ from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.custom_host import CustomHost
 from envpool_py.worker.host import Host, Send
 from envpool_py.worker.inline_host import InlineHost
-from envpool_py.worker.process_group import ProcessGroup
+from envpool_py.worker.worker_group import WorkerGroup
 
 #: Seconds for which the caller spins for results before it sleeps, if it has its own core.
 SPIN_FOR = 300e-6
@@ -42,7 +42,7 @@ class Hosts:
     """
 
     def __init__(
-        self, num_envs: int, group: ProcessGroup | None, make_local: Callable[[], list[InlineHost]]
+        self, num_envs: int, group: WorkerGroup | None, make_local: Callable[[], list[InlineHost]]
     ) -> None:
         self.num_envs = num_envs
         self.group = group
@@ -57,7 +57,7 @@ class Hosts:
         self._home = np.empty(num_envs, dtype=np.intp)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
-        """Make all envs and return their spaces; see ``ProcessGroup.await_started``."""
+        """Make all envs and return their spaces; see ``WorkerGroup.await_started``."""
         group = self.group
         if group is not None:  # first, so that they do not inherit descriptors of envs here
             group.start()

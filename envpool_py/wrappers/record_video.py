@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from envpool_py import ids as ids_
-from envpool_py import images
+from envpool_py import rendering
 from envpool_py.env.spaces import Array
 from envpool_py.ids import Ids
-from envpool_py.images import VideoWrapper
 from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.rendering import VideoWrapper
 from envpool_py.wrappers.vector import VectorEnvWrapper, is_last
 
 
@@ -69,7 +69,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
                     f"env {env_id}: render_mode is {mode!r}; a video needs an env that is made with"
                     ' render_mode="rgb_array"'
                 )
-        images.ffmpeg()
+        rendering.ffmpeg()
         if step_trigger is None and episode_trigger is None:
             episode_trigger = lambda _: True  # noqa: E731
         self.video_path: Path | None = None
@@ -136,7 +136,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
             return
         frames = {**self._frames, **dict(zip(ids, self.venv.render(ids), strict=True))}
         blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
-        image = images.tile([blank if f is None else f for f in frames.values()], list(frames))
+        image = rendering.tile([blank if f is None else f for f in frames.values()], list(frames))
         if self._encoder is None:
             self.video_path = self._folder / f"{self._name_prefix}-{self._name}.mp4"
             self._num_frames = 0

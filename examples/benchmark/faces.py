@@ -45,12 +45,12 @@ def pool(env: str, num_envs: int, **options: Any) -> Any:
 def of_gymnasium(env: str, num_envs: int, **options: Any) -> Any:
     """Our ``VectorEnv`` over such a pool."""
     made = functools.partial(envpool_py.make, env, num_envs, **options)
-    return VectorEnv(made(**VectorEnv.pool_options({})))
+    return VectorEnv(made(**VectorEnv.options({})))
 
 
 def of_envpool(env: str, num_envs: int, **options: Any) -> Any:
     """EnvPool's interface over such a pool."""
-    return envpool_py.envpool.make(env, num_envs=num_envs, seed=0, pool_options=options)
+    return envpool_py.envpool.make(env, num_envs=num_envs, seed=0, options=options)
 
 
 def real_envpool(env: str, num_envs: int) -> Any:

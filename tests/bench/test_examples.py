@@ -76,6 +76,16 @@ def test_rollouts_and_evaluation_are_measured_in_turns(name, options, keys, tmp_
     assert all(row.keys() == keys and min(row.values()) > 0 for row in rows)
 
 
+def test_envs_that_wait(tmp_path):
+    path = tmp_path / "a.json"
+    short = ["--num-envs", 16, "--pool", "ThreadVectorEnv", "--seconds", 0.1, "--repeats", 1]
+    text = run_python(FOLDER / "waiting.py", *short, "--json", path, cwd=tmp_path)
+    (row,) = json.loads(path.read_text())
+    assert "| ideal | 222 | 290 | 320 |" in text
+    # A whole batch takes 25 to 75 ms, so no rate is greater.
+    assert 0 < row["rates"]["16"] < 16 / 0.025
+
+
 def test_every_picture_is_made_and_listed(tmp_path):
     short = ["--seconds", 0.02]
     run_python(ROOT / "examples" / "pictures.py", "all", "--out", tmp_path, *short, cwd=tmp_path)

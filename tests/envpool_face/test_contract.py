@@ -49,7 +49,7 @@ def check(batch, rows, pool, elapsed):
 @pytest.mark.parametrize(("name", "backend"), CASES)
 def test_equal_to_envs_stepped_by_hand(name, backend, size):
     hand, rng = HandStepped([ENVS[name]] * 5, "next_step"), np.random.default_rng(0)
-    pool = envpool.make(ENVS[name], num_envs=5, batch_size=size, seed=3, pool_options=backend)
+    pool = envpool.make(ENVS[name], num_envs=5, batch_size=size, seed=3, options=backend)
     elapsed = np.zeros(5, np.int32)
     pool.action_space.seed(0)
     pool.async_reset()
@@ -148,13 +148,13 @@ SEEDS = [
 
 def test_seeds_of_the_first_resets():
     for options, seeds in SEEDS:
-        pool = envpool.make(envs.CountEnv, num_envs=3, pool_options=DUMMY, **options)
+        pool = envpool.make(envs.CountEnv, num_envs=3, options=DUMMY, **options)
         assert [pool.reset()[1]["seed"].tolist() for _ in range(2)] == [seeds, [None] * 3]
         pool.close()
 
 
 def test_wrong_calls_and_calls_after_close():
-    pool = envpool.make(SeededEnv, num_envs=4, pool_options=DUMMY)
+    pool = envpool.make(SeededEnv, num_envs=4, options=DUMMY)
     for call in (pool.send, pool.step):
         with pytest.raises(TypeError, match="expected one per env, got None"):
             call(None)

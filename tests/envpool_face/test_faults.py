@@ -18,7 +18,7 @@ def make(fault, size, **options):
     """Make a pool of four envs, each in its own process, that step; env 1 has a fault."""
     options |= {"context": "fork", "step_timeout": 0.2 if FAULTS[fault] == "hang" else None}
     sizes = {"num_envs": 4, "batch_size": size, "num_threads": 4}
-    pool = envpool.make(SeededEnv, **sizes, seed=0, pool_options=options)
+    pool = envpool.make(SeededEnv, **sizes, seed=0, options=options)
     with contextlib.closing(pool):
         pool.reset(range(4))
         pool.send(np.array([0, fault, 0, 0]))

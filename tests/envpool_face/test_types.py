@@ -24,7 +24,7 @@ def make():
     with contextlib.ExitStack() as stack:
 
         def make(*args, **options):
-            pool = envpool.make(*args, **{"pool_options": DUMMY, "seed": 1, **options})
+            pool = envpool.make(*args, **{"options": DUMMY, "seed": 1, **options})
             return stack.enter_context(contextlib.closing(pool))
 
         yield make
@@ -53,11 +53,11 @@ def test_attributes_config_and_spec(make):
 
 def test_options_reach_the_envs_and_the_pool(make):
     options = {**DUMMY, "wrappers": [gym.wrappers.TimeAwareObservation]}
-    pool = make("Pendulum-v1", num_envs=2, max_episode_steps=2, g=5.0, pool_options=options)
+    pool = make("Pendulum-v1", num_envs=2, max_episode_steps=2, g=5.0, options=options)
     assert pool.observation_space.shape == (4,)
     assert pool.pool.get_env_attr("g") == [5.0, 5.0]
     assert pool.config["max_episode_steps"] == 2
-    pool = make("CartPole-v1", num_envs=4, num_threads=2, thread_affinity_offset=0, pool_options={})
+    pool = make("CartPole-v1", num_envs=4, num_threads=2, thread_affinity_offset=0, options={})
     assert "num_processes=2" in repr(pool.pool)
     assert pool.pool.apply(lambda _: len(os.sched_getaffinity(0))) == [1] * 4
     assert make("CartPole-v1", num_envs=2, batch_size=1).is_async
@@ -71,9 +71,9 @@ BAD = [
     ({"max_num_players": 2}, ValueError, "max_num_players must be 1"),
     ({"gym_reset_return_info": False}, ValueError, "gym_reset_return_info True"),
     ({"seed": [1, 2, 3]}, ValueError, "got 3 seeds for 2 envs"),
-    ({"pool_options": {"columns": False}}, ValueError, "columns must be True, because EnvPool re"),
-    ({"pool_options": {"wait_num": 1}}, ValueError, "wait_num must be 2, because batch_size"),
-    ({"on_error": "restart"}, TypeError, "pass pool_options={'on_error': ...}"),
+    ({"options": {"columns": False}}, ValueError, "columns must be True, because EnvPool re"),
+    ({"options": {"wait_num": 1}}, ValueError, "wait_num must be 2, because batch_size"),
+    ({"on_error": "restart"}, TypeError, "pass options={'on_error': ...}"),
     ({"on_eror": "restart"}, TypeError, "on_eror is no option; on_error is"),
     ({"n_envs": 2}, TypeError, "n_envs is an argument of other libraries; here it is num_envs"),
 ]
@@ -82,7 +82,7 @@ BAD = [
 @pytest.mark.parametrize(("options", "error", "text"), BAD)
 def test_bad_arguments(options, error, text):
     with pytest.raises(error, match=text):
-        envpool.make("CartPole-v1", **{"num_envs": 2, "pool_options": DUMMY, **options})
+        envpool.make("CartPole-v1", **{"num_envs": 2, "options": DUMMY, **options})
 
 
 FOREIGN = {"batch_size": "wait_num", "n_envs": "num_envs", "num_workers": "num_processes"}
@@ -161,4 +161,4 @@ def test_specs(make):
 def test_dm_refuses_keys_that_cannot_be_fields(key):
     space = gym.spaces.Dict({key: gym.spaces.Box(0, 9, (1,))})
     with pytest.raises(ValueError, match=f"{key!r} cannot be a field"):
-        envpool.make_dm(functools.partial(envs.ChangedEnv, space=space), pool_options=DUMMY)
+        envpool.make_dm(functools.partial(envs.ChangedEnv, space=space), options=DUMMY)

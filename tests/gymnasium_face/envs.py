@@ -62,5 +62,5 @@ class RandomEnv(gym.Env):
 
 def in_process(fns, mode="NextStep", **options):
     """Make our envs without processes; `tests/backends` shows that these make no difference."""
-    pool = DummyVectorEnv(fns, **VectorEnv.pool_options({"autoreset_mode": mode}))
+    pool = DummyVectorEnv(fns, **VectorEnv.options({"autoreset_mode": mode}))
     return VectorEnv(pool, **options)

@@ -17,7 +17,7 @@ from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEn
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads.thread_group import ThreadEnvWorker
-from envpool_py.worker import process_group
+from envpool_py.worker import worker_group
 from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support.helpers import ROOT, wait_until
 from tests.support.places import PLACES
@@ -168,7 +168,7 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
 
 
 def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
-    monkeypatch.setattr(process_group, "GRACE", 0.3)
+    monkeypatch.setattr(worker_group, "GRACE", 0.3)
     pool = ThreadVectorEnv(gated)
     pool.reset()
     pool.send([0, 1])
@@ -180,7 +180,7 @@ def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
 
 
 def test_restart_by_hand_of_a_thread_that_hangs(gated, monkeypatch):
-    monkeypatch.setattr(process_group, "GRACE", 0.3)
+    monkeypatch.setattr(worker_group, "GRACE", 0.3)
     with ThreadVectorEnv(gated) as pool:
         pool.reset()
         pool.send([0, 1])
@@ -325,8 +325,8 @@ def test_a_program_ends_although_a_thread_hangs(tmp_path):
     script.write_text(
         "import time, gymnasium as gym, numpy as np\n"
         "from envpool_py import ThreadVectorEnv\n"
-        "from envpool_py.worker import process_group\n"
-        "process_group.GRACE = 0.3\n"
+        "from envpool_py.worker import worker_group\n"
+        "worker_group.GRACE = 0.3\n"
         "class Env(gym.Env):\n"
         "    observation_space = gym.spaces.Box(0, 1, (1,))\n"
         "    def reset(self, **_): return np.zeros(1, np.float32), {}\n"

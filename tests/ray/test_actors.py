@@ -202,7 +202,7 @@ def test_an_env_that_holds_the_gil_is_ended_too():
 
 
 def test_close_ends_actors_that_hang_within_a_bounded_time(monkeypatch):
-    monkeypatch.setattr("envpool_py.worker.process_group.GRACE", 0.3)
+    monkeypatch.setattr("envpool_py.worker.worker_group.GRACE", 0.3)
     pool = PLACE(FNS, wait_num=1)
     pool.reset()
     pool.send(["hang", "", "", ""])

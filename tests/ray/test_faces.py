@@ -40,7 +40,7 @@ def gymnasium(options):
 
 
 def as_envpool(options):
-    return drive(envpool.make_gymnasium("CartPole-v1", num_envs=4, seed=1, pool_options=options))
+    return drive(envpool.make_gymnasium("CartPole-v1", num_envs=4, seed=1, options=options))
 
 
 def parallel(options):

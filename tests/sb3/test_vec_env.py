@@ -328,7 +328,7 @@ def test_wrong_arguments(make):
         (make, ([],), ValueError, "env_fns is empty"),
         (make, ([WalkEnv, lambda: WalkEnv("double")],), ValueError, "but that of env 0"),
         (make, ([WalkEnv, ansi],), AssertionError, "env 1: render_mode is 'ansi', but that of"),
-        (own.ShmemVecEnv, ([WalkEnv], "vfork"), ValueError, "one of fork, .*, got 'vfork'"),
+        (own.ShmemVecEnv, ([WalkEnv], "vfork"), ValueError, "for 'vfork': .* one of fork, "),
         (own.PoolVecEnv, ([WalkEnv],), TypeError, "got list, but a pool is needed"),
         (own.PoolVecEnv, (plain,), ValueError, "autoreset_mode is None.*='same_step'"),
     ):

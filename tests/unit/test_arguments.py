@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from envpool_py.env.pool_options import (
+from envpool_py.env.options import (
     EnvOptions,
     PoolOptions,
     ProcessOptions,

@@ -16,8 +16,8 @@ from envpool_py import (
     ThreadVectorEnv,
     make,
 )
-from envpool_py.env import pool_options
-from envpool_py.pool import options
+from envpool_py.env import options
+from envpool_py.pool import keywords
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
 
@@ -68,10 +68,10 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
 
 def test_the_types_for_type_checkers_are_those_of_the_options():
     fields = {}
-    for kind in pool_options.CLASSES:
+    for kind in options.CLASSES:
         fields |= typing.get_type_hints(kind)
     fields.pop("num_processes")  # is a parameter of its own
-    assert typing.get_type_hints(options.ProcessPoolKeywords) == fields
+    assert typing.get_type_hints(keywords.ProcessPoolKeywords) == fields
     assert fields.keys() == OF_ALL | OF_PROCESSES
 
 

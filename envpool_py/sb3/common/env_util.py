@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from envpool_py import env_names, packages
+from envpool_py import env_by_name, packages
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
@@ -27,7 +27,7 @@ def is_wrapped(env: Any, wrapper_class: type[Any]) -> bool:
 
 
 def make_vec_env(
-    env_id: env_names.Env,
+    env_id: env_by_name.Env,
     n_envs: int = 1,
     seed: int | None = None,
     start_index: int = 0,
@@ -51,7 +51,7 @@ def make_vec_env(
 
     ValueError if ``n_envs`` is below 1, EnvError if an env could not be made.
     """
-    found = env_names.find(env_id)
+    found = env_by_name.find(env_id)
 
     def maker(number: int) -> Callable[[], Any]:
         def make() -> Any:
@@ -71,7 +71,7 @@ def make_vec_env(
 
 
 def make_atari_env(
-    env_id: env_names.Env,
+    env_id: env_by_name.Env,
     n_envs: int = 1,
     seed: int | None = None,
     start_index: int = 0,

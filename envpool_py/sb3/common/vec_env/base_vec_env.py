@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import images, packages, seeding
+from envpool_py import packages, rendering, seeding
 from envpool_py.pool import arguments
 from envpool_py.sb3.registration import register_if_imported
 
@@ -343,7 +343,7 @@ def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
     ValueError if there are no images, or images of different shapes.
     """
-    return images.grid(np.stack(images_nhwc))
+    return rendering.grid(np.stack(images_nhwc))
 
 
 def _class_name(venv: VecEnv) -> str:

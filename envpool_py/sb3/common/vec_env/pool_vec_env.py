@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError, closed_on_error
+from envpool_py.pool.adapter import PoolAdapter, settled
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.interface import PoolInterface, settled
-from envpool_py.pool.options import WHOLE, Fixed, check_options
+from envpool_py.pool.keywords import WHOLE, Fixed, check_options
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnv,
     VecEnvIndices,
@@ -38,7 +38,7 @@ DECIDED = {
 }
 
 
-class OverPool(PoolInterface, VecEnv):
+class OverPool(PoolAdapter, VecEnv):
     """The base class of VecEnvs over a pool.
 
     ``step_wait`` ends a pending step and ``reset`` cancels it; until then every other request

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py import images
-from envpool_py.images import VideoWrapper
+from envpool_py import rendering
+from envpool_py.rendering import VideoWrapper
 from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
 
 
@@ -37,7 +37,7 @@ class VecVideoRecorder(VideoWrapper, ResultWrapper):
         super().__init__(venv)
         text = f"VecVideoRecorder: render_mode is {venv.render_mode!r}, but 'rgb_array' is needed"
         require(venv.render_mode == "rgb_array", text)
-        images.ffmpeg()
+        rendering.ffmpeg()
         with contextlib.suppress(AttributeError):
             self.metadata = venv.get_attr("metadata", [0])[0]
         self.frames_per_sec = self.metadata.get("render_fps", 30)

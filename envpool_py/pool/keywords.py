@@ -1,6 +1,6 @@
 """The options of pools as keywords: types, signatures, names of other libraries, refusals.
 
-Default, meaning and check of an option are in ``envpool_py.env.pool_options``; here are only the
+Default, meaning and check of an option are in ``envpool_py.env.options``; here are only the
 types that type checkers and editors read, because they must be written out. ``spell_out`` writes
 the signature and docstring that ``help``, ``inspect.signature`` and the API page read.
 
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import gymnasium as gym
 
-from envpool_py.env.pool_options import CLASSES, ProcessOptions, ResetFn, autoreset_mode_of
-from envpool_py.env_names import Env, takes
+from envpool_py.env.options import CLASSES, ProcessOptions, ResetFn, autoreset_mode_of
+from envpool_py.env_by_name import Env, takes
 from envpool_py.errors import EnvError
 
 T = TypeVar("T", bound="Callable[..., Any]")

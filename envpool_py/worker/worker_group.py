@@ -31,7 +31,7 @@ import numpy as np
 
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.pool_options import ProcessOptions
+from envpool_py.env.options import ProcessOptions
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
 from envpool_py.worker import child, descriptors, frames, process_host
 from envpool_py.worker.cores_and_threads import usable_cores
@@ -49,7 +49,7 @@ def missing() -> list[str]:
     return [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
 
 
-class ProcessGroup:
+class WorkerGroup:
     """The processes that share the envs of ``env_fns``; ``timed``: there is a deadline to check."""
 
     #: The option for the number of hosts.

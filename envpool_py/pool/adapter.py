@@ -1,4 +1,4 @@
-"""``PoolInterface``: what every interface over a pool has."""
+"""``PoolAdapter``: what every interface over a pool has."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def settled(pool: BaseVectorEnv) -> Iterator[StepResult]:
             yield pool.drain()
 
 
-class PoolInterface:
+class PoolAdapter:
     """The base class of interfaces over a pool; it closes with ``with``."""
 
     pool: BaseVectorEnv
