@@ -67,8 +67,8 @@ class Packer:
     def __init__(self, rows: memoryview, tables: memoryview) -> None:
         self._rows, self._tables = rows, tables
         num_envs = len(rows) // ROW_BYTES
-        # For each env, by form, and by keys and types for the last form that has them: the struct's
-        # pack_into; place, dtype and shape of each array; the number of the form.
+        # For each env, by form, and by keys for the last form that has them: the types of the
+        # values; the struct's pack_into; place, dtype and shape of each array; the form's number.
         self._learnt: list[dict[Form, Any]] = [{} for _ in range(num_envs)]
         self._latest: list[dict[tuple[Any, ...], Any]] = [{} for _ in range(num_envs)]
         # The end of the forms in each env's table.
@@ -78,8 +78,10 @@ class Packer:
         """Write the info of env ``i``; return the number of its form, 0 if it cannot be stored."""
         values: Any = info.values()
         try:
-            pack_into, arrays, number = self._latest[i][(*info, *map(type, values))]
+            types, pack_into, arrays, number = self._latest[i][tuple(info)]
         except KeyError:
+            return self._learn(i, info)
+        if list(map(type, values)) != types:
             return self._learn(i, info)
         if arrays:
             values = list(values)
@@ -109,8 +111,9 @@ class Packer:
             self._ends[i] = end
             kinds = [kind for _, kind in form]
             arrays = [(n, np.dtype(k[0]), k[1]) for n, k in enumerate(kinds) if type(k) is tuple]
-            learnt[form] = layout.pack_into, arrays, len(learnt) + 1
-        self._latest[i][(*info, *map(type, info.values()))] = learnt[form]
+            types = list(map(type, info.values()))
+            learnt[form] = types, layout.pack_into, arrays, len(learnt) + 1
+        self._latest[i][tuple(info)] = learnt[form]
         return self.pack(i, info)
 
 
@@ -119,19 +122,22 @@ class Reader:
 
     def __init__(self, rows: memoryview, tables: memoryview) -> None:
         self._rows, self._tables = rows, tables
-        # For each env what ``_functions_of`` returns for its forms, in the order of their numbers.
-        self._known: dict[int, list[Any]] = {}
+        # For each env a function for each of its forms, in the order of their numbers.
+        self._known: dict[int, list[Callable[[], dict[str, Any]]]] = {}
 
     def read(self, i: int, number: int) -> dict[str, Any]:
         """Return the info of env ``i``, of the form ``number``, as a new dict."""
         try:
-            make, unpack = self._known[i][number - 1]
+            return self._known[i][number - 1]()
         except (KeyError, IndexError):
             table = io.BytesIO(self._tables[i * TABLE_BYTES : (i + 1) * TABLE_BYTES])
             forms = [pickle.load(table) for _ in range(number)]  # noqa: S301 - from our own worker process
-            self._known[i] = list(map(_functions_of, forms))
-            make, unpack = self._known[i][-1]
-        return make(i, *unpack(self._rows, i * ROW_BYTES))  # type: ignore[no-any-return]
+            self._known[i] = [self._reader_of(i, form) for form in forms]
+            return self._known[i][-1]()
+
+    def _reader_of(self, i: int, form: Form) -> Callable[[], dict[str, Any]]:
+        (make, unpack), rows, offset = _functions_of(form), self._rows, i * ROW_BYTES
+        return lambda: make(i, *unpack(rows, offset))
 
     def forget(self, ids: Iterable[int]) -> None:
         """Forget the forms of these envs, because a new process writes new tables."""
