@@ -202,10 +202,10 @@ class Engine:
             if infos is None:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
-                self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
-                flight.positions.mark_returned(
-                    [int(ids[k]) for k, m in marked if m & _NEW_POSITION]
-                )
+                listed = ids.tolist()
+                self.batches.complete(infos, listed, marked, beside, resets=resets)
+                moved = [listed[k] for k, mark in marked if mark & _NEW_POSITION]
+                flight.positions.mark_returned(moved)
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove(ids)

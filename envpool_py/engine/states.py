@@ -7,6 +7,7 @@ other request meanwhile. Every request has a token (``env.request``).
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
@@ -54,39 +55,39 @@ class States:
         self.unread: set[int] = set()
         # When requests were sent or returned, in nanoseconds, and of which envs. A log, because
         # each batch adds an entry (0.1 µs; to store 64 times took 3 µs), and few read it. The first
-        # entry has all envs, in the order of their last entries; their times are in ``_times``.
-        self._log: list[tuple[int, IdArray]] = [(0, np.arange(num_envs))]
-        self._times = np.zeros(num_envs, np.int64)
+        # entry has all envs, and one time or a time for each; one of all envs replaces the log.
+        self._log: list[tuple[Any, IdArray]] = [(0, np.arange(num_envs))]
 
     def in_flight(self) -> NDArray[np.bool_]:
         """Return a mask ``(num_envs,)`` of the envs in flight."""
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
 
-    def _condense(self) -> IdArray:
-        """Return all ids in the order of their last entry in the log; shorten the log."""
-        log = self._log
-        ids = np.concatenate([ids for _, ids in log])
-        times = np.repeat([time_ns for time_ns, _ in log], [len(ids) for _, ids in log])
-        times[: len(self._times)] = self._times[log[0][1]]
-        place = np.empty(len(self._times), np.intp)
-        place[ids] = np.arange(len(ids))
-        self._times, order = times[place], np.argsort(place)
-        self._log = [(0, order)]
-        return order
+    def _condense(self) -> tuple[NDArray[np.int64], IdArray]:
+        """Make the log one entry: the time of the last entry of each env, and the ids, sorted."""
+        (first, all_ids), *rest = self._log
+        ids = np.concatenate([all_ids, *[ids for _, ids in rest]])
+        later = np.array([ns for ns, _ in rest], np.int64)
+        later = later.repeat(np.array([len(ids) for _, ids in rest], np.intp))
+        times = np.concatenate([np.broadcast_to(first, all_ids.shape), later])
+        last = np.empty(len(all_ids), np.intp)
+        last[ids] = np.arange(len(ids))
+        last.sort()
+        self._log = [(times[last], ids[last])]
+        return self._log[0]
 
     def waiting(self) -> IdArray:
         """Return the envs in flight, the oldest request first."""
-        order = self._condense()
+        _, order = self._condense()
         return order[self.in_flight()[order]]
 
     def sent_before(self, nanoseconds: int) -> set[int]:
         """Return the envs in flight whose requests were sent before this ``time.monotonic_ns``."""
-        self._condense()
-        return set(np.flatnonzero(self.in_flight() & (self._times < nanoseconds)).tolist())
+        times, order = self._condense()
+        return set(order[self.in_flight()[order] & (times < nanoseconds)].tolist())
 
     def ready(self) -> IdArray:
         """Return the envs that accept a request, in the order in which results were returned."""
-        order = self._condense()
+        _, order = self._condense()
         return order[self.state[order] < STEPPING]
 
     def check_free(self, ids: IdArray) -> None:
@@ -131,19 +132,22 @@ class States:
     def mark_sent(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight += len(envs.ids)
+        if envs.is_whole:
+            self._log.clear()
         self._log.append((time.monotonic_ns(), envs.ids))
 
     def mark_returned(self, envs: Selection, state: int) -> None:
-        ids = envs.ids
         self.state[envs.index] = state
-        self.num_in_flight -= len(ids)
-        self._log.append((time.monotonic_ns(), ids))
+        self.num_in_flight -= len(envs.ids)
+        if envs.is_whole:
+            self._log.clear()
+        self._log.append((time.monotonic_ns(), envs.ids))
         if len(self._log) > _LONGEST_LOG:
             self._condense()
         if self.unread:
-            self.unread.difference_update(ids.tolist())
+            self.unread.difference_update(envs.ids.tolist())
         if self.deaths:
-            self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
+            self.state[[i for i in envs.ids.tolist() if i in self.deaths]] = DEAD
 
     def mark_cancelled(self, ids: IdArray) -> None:
         """Cancel the requests of these envs: they need a reset, and late results are stale."""

@@ -96,7 +96,7 @@ class Block:
         if (
             array is not None
             and type(actions) is np.ndarray
-            and actions.dtype is array.dtype
+            and actions.dtype == array.dtype
             and actions.shape == (len(envs.ids), *array.shape[1:])
         ):
             array[index] = actions

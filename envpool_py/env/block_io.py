@@ -93,7 +93,7 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
     rows = [array[i, ...] for i in range(len(array))]
 
     def write_array(i: int, value: Any) -> None:
-        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+        if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
             rows[i][...] = value
         else:
             fit(i, value)
