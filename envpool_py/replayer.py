@@ -391,6 +391,9 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         if request is not None and (self._deaths if is_death else asked in ("step", "reset")):
             self._confirm(i)
             position = env.next_position(request)
+            if is_death:
+                what = f"env {self.env_ids[i]}: repeating the {request.kind} that ended in the run"
+                warn(f"{what} ({_headline(text)}); it may end or block this process")
             error = self._carry_out(i, request)
             was, now = _headline(text), "" if error is None else _headline(error.message)
             if not is_death and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):
