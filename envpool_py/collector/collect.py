@@ -32,7 +32,7 @@ from envpool_py import seeding
 from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
-from envpool_py.collector.policy import Policy, split_extras, takes_infos
+from envpool_py.collector.policy import Policy, check_pool, split_extras, takes_infos
 from envpool_py.collector.rollout import Rollout, RolloutBuffer
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -110,11 +110,7 @@ class AsyncCollector:
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
     ) -> None:
-        if not isinstance(pool, BaseVectorEnv):
-            text = f"pool must be a pool such as ShmemVectorEnv, got a {type(pool).__name__}"
-            if isinstance(getattr(pool, "pool", None), BaseVectorEnv):
-                text += "; pass the pool that it has in its attribute pool"
-            raise TypeError(text)
+        check_pool(pool, policy)
         self.pool = pool
         self.policy = policy
         self.num_rows = 0

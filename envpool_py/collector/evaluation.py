@@ -12,8 +12,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envpool_py import packages
-from envpool_py.collector.policy import Policy, split_extras, takes_infos
+from envpool_py.collector.policy import Policy, check_pool, split_extras, takes_infos
 from envpool_py.env import spaces
+from envpool_py.errors import EnvError
 from envpool_py.pool.adapter import settled
 from envpool_py.pool.base import BaseVectorEnv
 
@@ -84,14 +85,19 @@ def evaluate(
         progress: show a progress bar, by tqdm.
 
     Raises:
+        TypeError: ``pool`` is no pool of this package, ``policy`` not callable, or a task no pair.
         ValueError: not exactly one of ``episodes`` and ``tasks`` is given.
-        EnvError: an env failed.
+        EnvError: an env failed; its message names the task, by its position.
         MissingPackageError: ``progress``, but tqdm is not installed.
     """
-    if (episodes is None) == (tasks is None):
+    check_pool(pool, policy)
+    if (episodes is None) == (tasks is None) or (episodes or 0) < 0:
         raise ValueError("evaluate: give episodes=, or tasks= with the (seed, options) of each")
     chosen: list[Task]
     chosen = [(seed + k, None) for k in range(episodes or 0)] if tasks is None else list(tasks)
+    for n, task in enumerate(chosen):
+        if not (isinstance(task, (tuple, list)) and len(task) == 2):
+            raise TypeError(f"evaluate: task {n} must be a (seed, options), got {task!r}")
     for _ in settled(pool):  # requests before this call
         pass
     run = _Run(pool, policy, chosen)
@@ -102,7 +108,12 @@ def evaluate(
             done = stack.enter_context(tqdm.tqdm(total=len(chosen), unit="episode")).update
         run.start(np.arange(len(pool)))
         while pool.waiting_id:
-            done(run.advance())
+            try:
+                done(run.advance())
+            except EnvError as error:
+                ran = ", ".join(map(str, run.tasks_of(error.env_ids)))
+                error.message = f"{error.message}; evaluate ran task {ran}"
+                raise
     returns, lengths, *flags, infos = zip(*run.found, strict=True) if chosen else [()] * 5
     terminated, truncated = (np.array(flag, np.bool_) for flag in flags)
     columns = np.array(returns, np.float64), np.array(lengths, np.int64), terminated, truncated
@@ -126,6 +137,10 @@ class _Run:
         self._task, self._length = np.full(len(pool), -1), np.zeros(len(pool), np.int64)
         self._return: list[Any] = [0.0] * len(pool)
         self.found: list[Any] = [None] * len(tasks)
+
+    def tasks_of(self, ids: Sequence[int]) -> list[int]:
+        """The tasks that these envs run."""
+        return [int(n) for n in self._task[list(ids)] if n >= 0]
 
     def start(self, ids: NDArray[np.intp]) -> None:
         """Reset these envs: those that have a task for the same, the others for the next ones."""

@@ -44,6 +44,17 @@ class Policy(Protocol):
         """
 
 
+def check_pool(pool: Any, policy: Any) -> None:
+    """Raise TypeError unless this is a pool of this package and the policy is callable."""
+    if not isinstance(pool, BaseVectorEnv):
+        text = f"pool must be a pool such as ShmemVectorEnv, got a {type(pool).__name__}"
+        if isinstance(getattr(pool, "pool", None), BaseVectorEnv):
+            text += "; pass the pool that it has in its attribute pool"
+        raise TypeError(text)
+    if not callable(policy):
+        raise TypeError(f"policy must be callable, got a {type(policy).__name__}")
+
+
 def takes_infos(policy: Callable[..., Any]) -> bool:
     """Whether ``policy`` (for a torch module its ``forward``) has a parameter ``infos``."""
     function = getattr(policy, "forward", policy)

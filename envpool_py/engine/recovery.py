@@ -145,8 +145,7 @@ class Recovery:
         if i in self._resets:
             return self._resets[i]._replace(error=text)
         # In next_step mode after the end of an episode, no step is lost.
-        over = self._autoreset == NEXT_STEP and self._flight.positions.of(i)[1]
-        if over or error.request == "reset":  # an automatic reset
+        if self._autoreset == NEXT_STEP and self._flight.positions.of(i)[1]:
             return Request("reset", error=text)
         return Request("lose", (self._engine.batches.last_obs(i),), error=text)
 

@@ -7,7 +7,6 @@ has chosen the next actions of all envs, which the loop's ``policy(obs)`` return
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from typing import Any
@@ -52,12 +51,19 @@ class AsyncRollouts:
         **kwargs: as for the algorithm.
 
     Raises:
-        TypeError: the class has no on-policy algorithm, or a recurrent one.
+        TypeError: the class has no on-policy algorithm after it, or a recurrent one.
         UnsuitableEnvError: another VecEnv, or a wrapper that cannot step some envs alone.
         ValueError: ``wait_num`` is out of range.
     """
 
     wait_num: int | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if issubclass(cls, OnPolicyAlgorithm):
+            order = [AsyncRollouts, OnPolicyAlgorithm]
+            if sorted(order, key=cls.__mro__.index) != order:
+                raise TypeError(f"{cls.__name__}: name AsyncRollouts before the algorithm")
 
     def __init__(self, *args: Any, wait_num: int | None = None, **kwargs: Any) -> None:
         name = type(self).__name__
@@ -252,12 +258,16 @@ class _Steps:
         if self._num_envs > 1 and len(ids) == 1:  # one row takes this matrix
             policy.action_dist.exploration_mat = self._noise[ids[0]]
 
-    def end(self) -> tuple[Any, NDArray[np.bool_]]:
-        """Receive what is in flight; return each env's latest observation, and if it is a first."""
-        pool = self._partial.pool
-        while pool.waiting_id:
-            with contextlib.suppress(EnvError):
+    def end(self) -> tuple[Any, NDArray[np.bool_] | None]:
+        """Receive what is in flight; return each env's latest observation, and if it is a first.
+
+        None, so that the next ``learn`` resets the envs, if one of them has failed.
+        """
+        try:
+            while self._partial.pool.waiting_id:
                 self._receive()
+        except EnvError:
+            return None, None
         slots = self._made * self._num_envs + self._everyone
         dones: NDArray[np.bool_] = self._columns["dones"][slots - self._num_envs]
         return take(self._columns["obs"], slots), dones

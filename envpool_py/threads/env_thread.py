@@ -111,6 +111,10 @@ class EnvThread(EnvLoop):
         self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]], end.enter, end.leave)
         self._make_loop(block, keep_info)
 
+    def close(self) -> None:
+        self._end.enter()  # code of the envs runs, so the thread may be abandoned
+        super().close()
+
 
 def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:
     """Carry out the caller's requests until the caller ends or abandons the thread."""

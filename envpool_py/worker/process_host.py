@@ -233,7 +233,13 @@ class ProcessHost:
 
     def stack_of(self, thread: int) -> tuple[str, str]:
         """Return the user's line and the env's frames at which this thread is now."""
-        return watchdog.await_stack(self.stacks, self.kill, thread)
+
+        def send(signum: int) -> None:
+            # To the process alone: its children have no handler, and a second dump would mix.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signum)
+
+        return watchdog.await_stack(self.stacks, send, thread)
 
     def end(self, reason: str | None = None) -> None:
         """Kill the process and wait for its end, at most 5 seconds."""

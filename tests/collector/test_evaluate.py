@@ -99,7 +99,7 @@ def test_a_lost_episode_is_run_again(place, mode, tmp_path):
 def test_without_restarts_an_error_is_raised_and_the_next_call_starts_anew(tmp_path):
     fns = [partial(CrashEnv, i, tmp_path / "calls", 1) for i in range(3)]
     with PLACES["shmem-fork-packed"](fns, wait_num=1) as pool:
-        with pytest.raises(EnvError, match=r"env \d: step raised ValueError: boom"):
+        with pytest.raises(EnvError, match=r"env \d: step raised ValueError: boom.* ran task \d+"):
             envpool_py.evaluate(pool, policy, tasks=TASKS)
         assert equal(rows(envpool_py.evaluate(pool, policy, tasks=TASKS)), by_hand(TASKS))
 
@@ -162,3 +162,11 @@ def test_a_progress_bar_and_wrong_arguments(capsys, monkeypatch):
         for given in ({}, {"episodes": 2, "tasks": TASKS}):
             with pytest.raises(ValueError, match="give episodes=, or tasks="):
                 envpool_py.evaluate(pool, policy, **given)
+        with pytest.raises(ValueError, match="give episodes="):
+            envpool_py.evaluate(pool, policy, -1)
+        with pytest.raises(TypeError, match=r"task 1 must be a \(seed, options\), got 5"):
+            envpool_py.evaluate(pool, policy, tasks=[(1, None), 5])
+        with pytest.raises(TypeError, match="policy must be callable, got a int"):
+            envpool_py.evaluate(pool, 3, 5)
+    with pytest.raises(TypeError, match="pool must be a pool such as"):
+        envpool_py.evaluate("pool", policy, 5)

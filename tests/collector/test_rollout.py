@@ -268,3 +268,19 @@ def test_wrong_arguments():
             collector.rollout(0)
         with pytest.raises(ValueError, match="mode must be 'equal' or 'variable', got 'ver'"):
             collector.rollout(2, "ver")
+
+
+def test_an_automatic_reset_that_fails_joins_no_episodes():
+    def zeros(_, env_ids):
+        return np.zeros(len(env_ids), int)
+
+    fns = [envs.FailsToResetEnv] * 2
+    with DummyVectorEnv(fns, autoreset_mode="same_step", **RESTART) as pool:
+        rollout = AsyncCollector(pool, zeros).rollout(20)
+    assert rollout.env_error.any()
+    assert rollout.truncated[rollout.env_error].all()
+    done, counts = (rollout.terminated | rollout.truncated)[:-1], rollout.obs[..., 2]
+    assert np.array_equal(rollout.episode_starts[1:], done)
+    # The lost step is from the last observation of the episode before, and an episode of its own.
+    begun = done & ~rollout.env_error[1:]
+    assert np.array_equal(counts[1:], np.where(begun, 0, counts[:-1] + 1))

@@ -16,9 +16,11 @@ import envpool_py
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
+from envpool_py.threads import env_thread
 from envpool_py.threads.thread_group import ThreadEnvWorker
 from envpool_py.worker import worker_group
 from envpool_py.worker.cores_and_threads import usable_cores
+from tests.support import envs
 from tests.support.helpers import ROOT, wait_until
 from tests.support.places import PLACES
 
@@ -177,6 +179,41 @@ def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
     assert len(threads_named()) == 1
     GatedEnv.gates[1].set()
     assert wait_until(lambda: not threads_named())
+
+
+class HangsInClose(envs.CountEnv):
+    gate = threading.Event()
+
+    def close(self):
+        self.gate.wait()
+
+
+def test_close_waits_once_for_all_threads_that_hang_in_it(monkeypatch):
+    monkeypatch.setattr(worker_group, "GRACE", 0.3)
+    monkeypatch.setattr(env_thread, "_WRITES_FOR", 100.0)  # of a thread that writes a row
+    HangsInClose.gate.clear()
+    pool = ThreadVectorEnv([HangsInClose] * 4)
+    pool.reset()
+    with pytest.warns(RuntimeWarning, match=r"env \d: its thread has not ended"):
+        pool.close()
+    HangsInClose.gate.set()
+    assert wait_until(lambda: not threads_named())
+
+
+def hang(_, *args):
+    if args[0]:
+        time.sleep(1e4)
+    return args[-1]
+
+
+def test_the_stack_of_a_thread_in_a_worker_process():
+    fns = [functools.partial(envs.ChangedEnv, step=hang)] * 3
+    options = {"num_processes": 1, "concurrent": True, "step_timeout": 0.3}
+    with ShmemVectorEnv(fns, **options) as pool:
+        pool.reset()
+        with pytest.raises(EnvTimeoutError, match=r"env 1: .*test_threads.py:\d+\)") as caught:
+            pool.step([0, 1, 0])
+        assert "in hang" in str(caught.value)
 
 
 def test_restart_by_hand_of_a_thread_that_hangs(gated, monkeypatch):

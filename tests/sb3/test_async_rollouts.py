@@ -315,6 +315,28 @@ def test_an_env_that_fails_ends_the_call_and_the_next_one_starts_anew(make):
     model.learn(256, reset_num_timesteps=False)
 
 
+class Armed(WalkEnv):
+    armed = False
+
+    def step(self, action):
+        if Armed.armed:
+            raise ValueError("boom")
+        return super().step(action)
+
+
+def test_an_env_that_fails_after_a_callback_has_ended_the_training(monkeypatch):
+    class Arms(BaseCallback):
+        def _on_step(self):
+            monkeypatch.setattr(Armed, "armed", True)
+            return False
+
+    with own.DummyVecEnv([Armed] * 4) as venv:
+        model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
+        model.learn(10_000, callback=Arms())
+        monkeypatch.setattr(Armed, "armed", False)
+        model.learn(128, reset_num_timesteps=False)
+
+
 def test_restarts(make):
     fns = [functools.partial(FailsOnce, i == 1) for i in range(4)]
     venv = own.VecMonitor(make(fns, on_error="restart", restart_backoff=0.0))
@@ -357,6 +379,8 @@ def test_what_is_refused(tmp_path):
     venv = own.DummyVecEnv([functools.partial(WalkEnv, render_mode="rgb_array")] * 2)
     with pytest.raises(TypeError, match="AsyncDQN: AsyncRollouts needs an on-policy algorithm"):
         type("AsyncDQN", (AsyncRollouts, DQN), {})("MlpPolicy", venv)
+    with pytest.raises(TypeError, match="Late: name AsyncRollouts before the algorithm"):
+        type("Late", (PPO, AsyncRollouts), {})
     with pytest.raises(TypeError, match="recurrent policies are not supported"):
         type("Async", (AsyncRollouts, RecurrentPPO), {})("MlpLstmPolicy", venv)
     with pytest.raises(ValueError, match="need a VecEnv of envpool_py.sb3, got .*make_vec_env"):
