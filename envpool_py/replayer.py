@@ -28,8 +28,8 @@ from envpool_py.env.request import KINDS, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
 from envpool_py.ids import Ids, Selection
 from envpool_py.pool.arguments import check_env_fns
-from envpool_py.pool.backends import pool_class
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
+from envpool_py.pool.vector_envs import pool_class
 from envpool_py.record import digest, recorder
 from envpool_py.record.recorder import Event, Row
 

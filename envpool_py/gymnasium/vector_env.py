@@ -30,10 +30,10 @@ from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import Selection
 from envpool_py.pool.adapter import PoolAdapter
-from envpool_py.pool.backends import ShmemVectorEnv
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.keywords import WHOLE, check_options, one_of
+from envpool_py.pool.vector_envs import ShmemVectorEnv
 from envpool_py.worker.builtin_workers import DummyEnvWorker
 
 #: The options of a pool that ``VectorEnv`` takes.
