@@ -27,12 +27,12 @@ from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, warn
 from envpool_py.ids import IdArray, Ids, Selection
-from envpool_py.pool import arguments, call_guard, stats
+from envpool_py.pool import arguments, call_guard, html_table, stats
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
-from envpool_py.pool.html_table import table
-from envpool_py.pool.keywords import ProcessPoolKeywords, check_options, spell_out
+from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
 from envpool_py.pool.recv_async import recv_async
+from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.space_list import Spaces
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
@@ -471,7 +471,7 @@ class BaseVectorEnv:
                 text += f", {self.engine.hosts.restarts.sum()} restarts"
         return text + (", closed)" if self.is_closed else ")")
 
-    _repr_html_ = table  # shown by notebooks
+    _repr_html_ = html_table.table  # shown by notebooks
 
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.

@@ -11,13 +11,8 @@ from envpool_py.env.options import RecoveryOptions
 from envpool_py.env_by_name import Env, env_fn_of
 from envpool_py.pool import arguments, choose
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import (
-    OF_PROCESSES,
-    ProcessPoolKeywords,
-    check_options,
-    one_of,
-    spell_out,
-)
+from envpool_py.pool.keywords import OF_PROCESSES, ProcessPoolKeywords, check_options, one_of
+from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.vector_envs import DummyVectorEnv, ThreadVectorEnv, pool_class
 from envpool_py.worker.worker_group import missing
 

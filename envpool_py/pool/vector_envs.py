@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 from envpool_py.env.options import check_count
 from envpool_py.pool import arguments, choose
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import (
-    PoolKeywords,
-    ProcessPoolKeywords,
-    check_options,
-    one_of,
-    spell_out,
-)
+from envpool_py.pool.keywords import PoolKeywords, ProcessPoolKeywords, check_options, one_of
+from envpool_py.pool.signatures import spell_out
 from envpool_py.threads.thread_group import ThreadEnvWorker
 from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores

@@ -13,7 +13,8 @@ import ray
 from envpool_py.env.options import INTEGER
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import PoolKeywords, check_options, spell_out
+from envpool_py.pool.keywords import PoolKeywords, check_options
+from envpool_py.pool.signatures import spell_out
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
 
