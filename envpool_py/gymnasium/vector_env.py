@@ -29,7 +29,7 @@ from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, na
 from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import Selection
-from envpool_py.pool.adapter import PoolAdapter
+from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.keywords import WHOLE, check_options, one_of

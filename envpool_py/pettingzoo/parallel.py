@@ -33,7 +33,7 @@ from envpool_py.pettingzoo.packed_env import (
     VALID,
     PackedEnv,
 )
-from envpool_py.pool.adapter import PoolAdapter
+from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.html_table import table
 from envpool_py.pool.keywords import Fixed, check_options

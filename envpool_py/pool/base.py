@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -591,3 +591,10 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
         engine.flight.recorder = Recorder(engine.block, Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()
+
+
+def settled(pool: BaseVectorEnv) -> Iterator[StepResult]:
+    """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
+    while pool.waiting_id:
+        with contextlib.suppress(EnvError):
+            yield pool.drain()
