@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from envpool_py import ids as ids_
 from envpool_py.env.spaces import Array
-from envpool_py.ids import Ids
 
 
-def render_grid(pool: Any, id: Ids = None, **kwargs: Any) -> NDArray[np.uint8]:  # noqa: A002
+def render_grid(pool: Any, id: ids_.Ids = None, **kwargs: Any) -> NDArray[np.uint8]:  # noqa: A002
     """Return the frames of these envs as one image, tiled in rows.
 
     The image is uint8 ``(rows * height, columns * width, 3)``, as near to a square as the number of

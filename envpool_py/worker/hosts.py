@@ -15,7 +15,6 @@ from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
 from envpool_py.env.options import SAME_STEP, ProcessOptions
 from envpool_py.env.request import ID_MASK, RESET, Request
-from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, naming_env
 from envpool_py.ids import IdArray
 from envpool_py.worker.base import EnvWorker
@@ -90,7 +89,7 @@ class Hosts:
         return ids[[not self.of(i).is_dead for i in ids.tolist()]]
 
     def prepare_tokens(
-        self, index: Any, tokens: Array, *, reset: bool, publish_early: bool
+        self, index: Any, tokens: spaces.Array, *, reset: bool, publish_early: bool
     ) -> list[Send]:
         """Prepare to send steps, or plain resets, to these envs, a message for each host.
 
@@ -113,7 +112,7 @@ class Hosts:
         return messages
 
     def prepare_requests(
-        self, ids: IdArray, tokens: Array, requests: Sequence[Request]
+        self, ids: IdArray, tokens: spaces.Array, requests: Sequence[Request]
     ) -> list[Send]:
         """Prepare to send a request to each of these envs; see ``Host.prepare_requests``."""
         by_host: dict[int, list[tuple[int, Request]]] = {}
