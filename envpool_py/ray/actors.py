@@ -154,6 +154,7 @@ class ActorHost(ProcessHost):
 class Actors(WorkerGroup):
     """The actors over which the envs of ``env_fns`` are spread; ``options`` are Ray's."""
 
+    make_connection = QueueConnection
     hosts: list[Any]  # of ActorHost
 
     def __init__(
@@ -164,7 +165,7 @@ class Actors(WorkerGroup):
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(env_fns, "spawn", count, options)  # pickles env_fns
-        self.connection, self.timed = QueueConnection(), False
+        self.timed = False
         self._remote_options, self._limit = remote_options, options.step_timeout
 
     def _open(self) -> None:

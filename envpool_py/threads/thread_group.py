@@ -20,7 +20,6 @@ from typing import Any
 
 from envpool_py import coroutines, errors
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
@@ -132,17 +131,7 @@ class ThreadHost(ProcessHost):
 class ThreadGroup(WorkerGroup):
     """The threads that share the envs of ``env_fns``."""
 
-    counted = "num_threads"
-
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        context: Any,
-        num_threads: int,
-        options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
-    ) -> None:
-        super().__init__(env_fns, context, num_threads, options)
-        self.connection = QueueConnection()
+    counted, make_connection = "num_threads", QueueConnection
 
     def starting(self, **_: Any) -> Any:
         return contextlib.nullcontext()

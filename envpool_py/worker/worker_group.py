@@ -54,6 +54,7 @@ class WorkerGroup:
 
     #: The option for the number of hosts.
     counted = "num_processes"
+    make_connection: type[ParentConnection] = ParentConnection
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class WorkerGroup:
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
-        self.connection = ParentConnection()
+        self.connection = self.make_connection()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _check_context(self, context: Any) -> Any:
