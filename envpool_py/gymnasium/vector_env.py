@@ -34,7 +34,7 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.keywords import WHOLE, check_options, one_of
 from envpool_py.pool.vector_envs import ShmemVectorEnv
-from envpool_py.worker.builtin_workers import DummyEnvWorker
+from envpool_py.worker.env_workers import DummyEnvWorker
 
 #: The options of a pool that ``VectorEnv`` takes.
 _OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "max_concurrency"}

@@ -40,8 +40,8 @@ from envpool_py.rendering import render_grid
 from envpool_py.seeding import Seed
 from envpool_py.worker import worker_group
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
+from envpool_py.worker.env_workers import SubprocEnvWorker
 from envpool_py.worker.hosts import Hosts, hosts_of
 
 if TYPE_CHECKING:

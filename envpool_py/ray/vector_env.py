@@ -16,7 +16,7 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, check_options
 from envpool_py.pool.signatures import spell_out
 from envpool_py.ray.actors import Actors
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
+from envpool_py.worker.env_workers import SubprocEnvWorker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on

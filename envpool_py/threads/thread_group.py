@@ -24,7 +24,6 @@ from envpool_py.env.request import Request
 from envpool_py.errors import EnvError
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
 from envpool_py.worker import frames, process_host
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
 from envpool_py.worker.frames import HEADER
 from envpool_py.worker.host import Send
 from envpool_py.worker.parent_connection import QueueConnection
@@ -157,16 +156,3 @@ class ThreadGroup(WorkerGroup):
 
     def describe(self) -> str:
         return f", num_threads={len(self.hosts)}"
-
-
-class ThreadEnvWorker(SubprocEnvWorker):
-    """A worker whose env is in a thread of this process, which starts with the first request.
-
-    Args:
-        env_fn: makes the env; called once, in the thread.
-    """
-
-    make_group = ThreadGroup
-
-    def __init__(self, env_fn: Callable[[], Any]) -> None:
-        super().__init__(env_fn)

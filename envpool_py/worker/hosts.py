@@ -18,9 +18,9 @@ from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, naming_env
 from envpool_py.ids import IdArray
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.builtin_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.custom_host import CustomHost
+from envpool_py.worker.env_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.host import Host, Send
 from envpool_py.worker.inline_host import InlineHost
 from envpool_py.worker.worker_group import WorkerGroup

@@ -16,7 +16,7 @@ import envpool_py
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
-from envpool_py.threads.thread_group import ThreadEnvWorker
+from envpool_py.threads.env_worker import ThreadEnvWorker
 from envpool_py.worker import worker_group
 from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support.helpers import ROOT, wait_until

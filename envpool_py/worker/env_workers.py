@@ -1,4 +1,4 @@
-"""The workers of the pools with processes, and of the pool in this process."""
+"""The built-in ``EnvWorker`` classes: with the env in this process, or in a worker process."""
 
 from __future__ import annotations
 
