@@ -21,18 +21,15 @@ from typing import Any
 from envpool_py import coroutines, errors
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.request import Request
-from envpool_py.errors import EnvError
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
 from envpool_py.worker import frames, process_host
-from envpool_py.worker.frames import HEADER
 from envpool_py.worker.host import Send
 from envpool_py.worker.parent_connection import QueueConnection
-from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
 from envpool_py.worker.worker_group import GRACE, WorkerGroup
 
 
-class ThreadHost(ProcessHost):
+class ThreadHost(process_host.ProcessHost):
     """Some envs in a thread; ``process`` is the thread."""
 
     kind, killed = "thread", "was abandoned"
@@ -69,8 +66,8 @@ class ThreadHost(ProcessHost):
 
     def write(self, data: bytes) -> None:
         if self.exit is None:
-            kind, _ = HEADER.unpack_from(data)
-            self.stream.put(kind, self.block if kind == frames.ATTACH else data[HEADER.size :])
+            kind, body = frames.HEADER.unpack_from(data)[0], data[frames.HEADER.size :]
+            self.stream.put(kind, self.block if kind == frames.ATTACH else body)
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]
@@ -102,7 +99,7 @@ class ThreadHost(ProcessHost):
             if self.kill_reason is None:
                 text = f"its thread has not ended after {GRACE:g} seconds and was abandoned"
                 message = f"{errors.name_ids(self.ids)}: {text}"
-                self.close_errors.append(EnvError(message, self.ids, "close"))
+                self.close_errors.append(errors.EnvError(message, self.ids, "close"))
 
     def end(self, reason: str | None = None) -> None:
         """Abandon the thread, unless it ends by itself."""
@@ -123,7 +120,7 @@ class ThreadHost(ProcessHost):
     def _loaded(self, data: Any, i: int, kind: str) -> Any:  # noqa: ARG002 - as ProcessHost
         return data
 
-    def _error_in(self, i: int, data: Any) -> EnvError:
+    def _error_in(self, i: int, data: Any) -> errors.EnvError:
         return errors.env_error(data[0], i, data[1])
 
 

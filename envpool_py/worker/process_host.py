@@ -30,11 +30,11 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from envpool_py import errors
+from envpool_py.env import shared_memory
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
 from envpool_py.worker import child, descriptors, frames, watchdog
-from envpool_py.worker.frames import ITEM
 from envpool_py.worker.host import Send
 from envpool_py.worker.parent_connection import ParentConnection
 
@@ -70,7 +70,7 @@ class Stream:
         self.outbox = memoryview(b"")
         # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
         # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
-        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), ITEM.size
+        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), frames.ITEM.size
 
     def flush(self) -> bool:
         """Send what the process accepts of the waiting bytes; return True if none is left."""
@@ -103,19 +103,19 @@ class Stream:
         chunks, before, needed = self._received  # new ones if a signal handler has closed the pool
         if sum(map(len, chunks)) < needed:  # join the pieces of a large item only once
             return before
-        data, items, start, needed = b"".join(chunks), before.copy(), 0, ITEM.size
-        while len(data) - start >= ITEM.size:
-            token, status, length = ITEM.unpack_from(data, start)
+        data, items, start, needed = b"".join(chunks), before.copy(), 0, frames.ITEM.size
+        while len(data) - start >= frames.ITEM.size:
+            token, status, length = frames.ITEM.unpack_from(data, start)
             known = token >= 0 and token & ID_MASK in self._ids
             known &= 0 <= status <= frames.CLOSE_FAILURE
             if not (known and 0 <= length <= frames.LARGEST):
                 self.garbled, start = True, len(data)
                 break
-            needed = ITEM.size + length
+            needed = frames.ITEM.size + length
             if len(data) - start < needed:
                 break
-            items.append((token, status, data[start + ITEM.size : start + needed]))
-            start, needed = start + needed, ITEM.size
+            items.append((token, status, data[start + frames.ITEM.size : start + needed]))
+            start, needed = start + needed, frames.ITEM.size
         self._received = [data[start:]], items, needed
         return items
 
@@ -173,7 +173,7 @@ class ProcessHost:
             with contextlib.ExitStack() as spare:  # a start that runs out of descriptors leaks some
                 for _ in range(6):
                     spare.callback(os.close, os.dup(self.stream.fd))
-            self.stacks = descriptors.create_memory()
+            self.stacks = shared_memory.create()
             shared = self._shared._replace(stacks=self.stacks)
             # Stored before the start, so that it can be killed after an interrupt.
             self.process = self._context.Process(  # type: ignore[attr-defined]

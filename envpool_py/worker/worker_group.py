@@ -29,6 +29,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.options import ProcessOptions
@@ -130,7 +131,7 @@ class WorkerGroup:
         """Create the descriptors that the processes share; OSError if that fails."""
         self.connection.open()
         self._fds += os.pipe()
-        self._fds.append(descriptors.create_memory())
+        self._fds.append(shared_memory.create())
         theirs, ours, self._memory = self._fds
         descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
@@ -201,7 +202,7 @@ class WorkerGroup:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
         spec = spec._replace(timed=limit is not None)
-        block = Block(spec, descriptors.allocate_memory(self._memory, nbytes(spec)))
+        block = Block(spec, shared_memory.allocate(self._memory, nbytes(spec)))
         if limit is not None:
             self.watchdog = Watchdog(limit, block.heartbeats)
         self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
