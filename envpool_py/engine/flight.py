@@ -159,7 +159,7 @@ class Flight:
         for host in self.hosts.local:
             if host.run(chunks, limit, seconds, wanted):
                 if group is not None and self.publish_early:
-                    group.connection.collect(chunks)
+                    group.poller.collect(chunks)
                 if group is not None and group.timed:
                     self.handle_ended_processes()
                 return
@@ -169,7 +169,7 @@ class Flight:
             if group.timed:
                 left = group.timeout(left)
             left = HANGS_AFTER if left is None else min(left, HANGS_AFTER)
-            if group.connection.fetch(chunks, self.hosts.spin_for, left) or group.timed:
+            if group.poller.fetch(chunks, self.hosts.spin_for, left) or group.timed:
                 self.handle_ended_processes()
             if time.monotonic() > self._next_look:
                 self._log_hanging()
@@ -241,7 +241,7 @@ class Flight:
             if not host.ended:
                 continue
             host.reap()
-            group.connection.collect(self.arrivals.chunks)
+            group.poller.collect(self.arrivals.chunks)
             self.arrivals.drop_stale()
             for i in () if host.restarting else host.ids:  # if so, the restart handles it
                 error = host.death_of(i)
@@ -284,7 +284,7 @@ class Flight:
         for host in group.hosts:
             if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
                 host.end("something wrote into the pipe of the results")
-        group.connection.collect([])
+        group.poller.collect([])
         self.handle_ended_processes()
 
     def refuse_if_closed(self) -> None:

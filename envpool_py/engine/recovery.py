@@ -422,7 +422,7 @@ class Recovery:
         if self._group is not None:
             self._flight.refuse_if_closed()
             left = self._group.timeout(None) if wait else 0
-            self._group.connection.fetch(self._engine.arrivals.chunks, 0, left)
+            self._group.poller.fetch(self._engine.arrivals.chunks, 0, left)
             self._flight.handle_ended_processes()
             self._engine.arrivals.drop_stale()
 

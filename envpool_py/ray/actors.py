@@ -31,7 +31,7 @@ from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.frames import HEADER
-from envpool_py.worker.parent_connection import QueueConnection
+from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.worker_group import WorkerGroup
 
@@ -51,7 +51,7 @@ class ActorHost(ProcessHost):
     kind = "actor"
 
     _shared: Any
-    _connection: Any
+    _poller: Any
     stream: Any
     rows: Rows
     #: The env that has not ended its request in time, and its stack.
@@ -80,7 +80,7 @@ class ActorHost(ProcessHost):
             future = method.remote(*args).future()
         else:  # that would start another Ray, or raise there
             future.set_exception(RayError("Ray was shut down"))
-        future.add_done_callback(lambda done: self._connection.note(partial(take, done)))
+        future.add_done_callback(lambda done: self._poller.note(partial(take, done)))
 
     def _take(self, actor: Any, took: Callable[[Any], bytes], done: Any) -> bytes:
         """Take in the end of a call, or of the actor; what an earlier actor says is dropped."""
@@ -154,7 +154,7 @@ class ActorHost(ProcessHost):
 class Actors(WorkerGroup):
     """The actors over which the envs of ``env_fns`` are spread; ``options`` are Ray's."""
 
-    make_connection = QueueConnection
+    make_poller = QueuePoller
     hosts: list[Any]  # of ActorHost
 
     def __init__(

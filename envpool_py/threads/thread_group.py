@@ -24,7 +24,7 @@ from envpool_py.env.request import Request
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.host import Send
-from envpool_py.worker.parent_connection import QueueConnection
+from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.watchdog import Watchdog
 from envpool_py.worker.worker_group import GRACE, WorkerGroup
 
@@ -35,7 +35,7 @@ class ThreadHost(process_host.ProcessHost):
     kind, killed = "thread", "was abandoned"
     block: Block
     stream: Any
-    _connection: Any
+    _poller: Any
     _shared: Any
 
     def start(self, *, again: bool = False) -> None:
@@ -44,7 +44,7 @@ class ThreadHost(process_host.ProcessHost):
         for key, i in claimed.copy().items():  # other threads change it meanwhile
             if i in self.ids:  # of the thread before
                 del claimed[key]
-        self.stream = end = ThreadEnd(self._connection.note, self._look)
+        self.stream = end = ThreadEnd(self._poller.note, self._look)
         loop = EnvThread(self.ids, end, lambda block: block, claimed)
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         args = loop, end, self.env_fns
@@ -127,7 +127,7 @@ class ThreadHost(process_host.ProcessHost):
 class ThreadGroup(WorkerGroup):
     """The threads that share the envs of ``env_fns``."""
 
-    counted, make_connection = "num_threads", QueueConnection
+    counted, make_poller = "num_threads", QueuePoller
 
     def starting(self, **_: Any) -> Any:
         return contextlib.nullcontext()

@@ -109,7 +109,7 @@ class SubprocEnvWorker(EnvWorker):
                 host.reap()
             if host.exit is not None:
                 raise host.death_of(0)
-            processes.connection.fetch(chunks, 0, None)
+            processes.poller.fetch(chunks, 0, None)
         result = host.take_item(self._token, request.kind)
         if isinstance(result, EnvError):
             raise result

@@ -133,7 +133,7 @@ class Hosts:
         """End the wait of a call that is under way in another thread."""
         self.closing.set()
         if self.group is not None:
-            self.group.connection.wake()
+            self.group.poller.wake()
 
     def close(self) -> list[EnvError]:
         errors: list[EnvError] = []

@@ -36,7 +36,7 @@ from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
 from envpool_py.worker import child, descriptors, frames, watchdog
 from envpool_py.worker.host import Send
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.poller import Poller
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
@@ -144,7 +144,7 @@ class ProcessHost:
     env_fns: list[Any]
     _context: BaseContext
     _shared: child.Shared
-    _connection: ParentConnection
+    _poller: Poller
 
     def __post_init__(self) -> None:
         self.close_errors: list[EnvError] = []
@@ -189,8 +189,8 @@ class ProcessHost:
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(self.process.sentinel)
             self._death_fd = descriptors.claim(fd)
-            self._connection.watch(self.stream.fd, self._on_stream)
-            self._connection.watch(fd, self._on_death)
+            self._poller.watch(self.stream.fd, self._on_stream)
+            self._poller.watch(fd, self._on_death)
         except BaseException:
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
@@ -209,7 +209,7 @@ class ProcessHost:
         for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
             fd: int = getattr(owner, name)
             setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
-            self._connection.forget(fd)
+            self._poller.forget(fd)
             descriptors.release(fd)
 
     @property
@@ -317,18 +317,18 @@ class ProcessHost:
                     return
         stream.outbox = memoryview(bytes(stream.outbox) + data)
         if not stream.flush():
-            self._connection.watch(stream.fd, self._on_stream, write=True)
+            self._poller.watch(stream.fd, self._on_stream, write=True)
 
-    def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the connection calls
+    def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the poller calls
         self.ended = True
         return True
 
     def _on_stream(self, fd: int, events: int) -> bool:
         if events & select.POLLOUT and self.stream.flush():
-            self._connection.watch(fd, self._on_stream)
+            self._poller.watch(fd, self._on_stream)
         self.read()
         if self.stream.ended:  # else every poll would report it
-            self._connection.forget(fd)
+            self._poller.forget(fd)
             self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
         return self.stream.ended
 

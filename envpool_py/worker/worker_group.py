@@ -36,7 +36,7 @@ from envpool_py.env.options import ProcessOptions
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
 from envpool_py.worker import child, descriptors, frames, process_host
 from envpool_py.worker.cores_and_threads import usable_cores
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
 
@@ -55,7 +55,7 @@ class WorkerGroup:
 
     #: The option for the number of hosts.
     counted = "num_processes"
-    make_connection: type[ParentConnection] = ParentConnection
+    make_poller: type[Poller] = Poller
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class WorkerGroup:
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
-        self.connection = self.make_connection()
+        self.poller = self.make_poller()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _check_context(self, context: Any) -> Any:
@@ -129,19 +129,19 @@ class WorkerGroup:
 
     def _open(self) -> None:
         """Create the descriptors that the processes share; OSError if that fails."""
-        self.connection.open()
+        self.poller.open()
         self._fds += os.pipe()
         self._fds.append(shared_memory.create())
         theirs, ours, self._memory = self._fds
         descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
-        shared = child.Shared(may_spin, self._options, self.connection.theirs, self._memory, theirs)
+        shared = child.Shared(may_spin, self._options, self.poller.theirs, self._memory, theirs)
         self._add_hosts(ProcessHost, self.context, shared)
 
     def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
         for number, share in enumerate(self._shares):
             env_fns = [self._fns[i] for i in share]
-            host = kind(number, share.tolist(), env_fns, context, shared, self.connection)
+            host = kind(number, share.tolist(), env_fns, context, shared, self.poller)
             self.hosts.append(host)
 
     def set_env_fn(self, host: ProcessHost, i: int, env_fn: Callable[[], Any]) -> None:
@@ -195,7 +195,7 @@ class WorkerGroup:
                 text = f"env_fn has not returned after {process_host.SLOW_START:g} seconds"
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
-            self.connection.fetch(chunks, 0, left)
+            self.poller.fetch(chunks, 0, left)
             check()
 
     def make_block(self, spec: Spec) -> Block:
@@ -278,7 +278,7 @@ class WorkerGroup:
                 host.kill()
             self._await_exits(5)
             self._finalizer.cancel()
-            self.connection.close()
+            self.poller.close()
             while self._fds:
                 descriptors.release(self._fds.pop())
             self.watchdog = None  # its heartbeats are in the memory of the block
@@ -294,7 +294,7 @@ class WorkerGroup:
             left = deadline - time.monotonic()
             if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
-            self.connection.fetch([], 0, left)
+            self.poller.fetch([], 0, left)
 
 
 def _kill_slow(

@@ -20,7 +20,7 @@ from gymnasium.error import ClosedEnvironmentError
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
 from envpool_py.pool import call_guard
 from envpool_py.worker import worker_group
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.poller import Poller
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, count_fns, kill, reset_pool, running
 from tests.support import broken, envs
@@ -345,11 +345,11 @@ def test_a_pool_is_closed_while_an_env_is_recreated(options, request_, by, besid
 def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):
     """Two threads must not work on the same messages."""
 
-    def collect_late(connection, chunks):
+    def collect_late(poller, chunks):
         if not inside.is_set():
             inside.set()
             waited.append(wait_until(close_waits))
-        return collect(connection, chunks)
+        return collect(poller, chunks)
 
     def close_waits():
         stacks = map(traceback.walk_stack, sys._current_frames().values())
@@ -362,9 +362,9 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):
             while True:
                 pool.step(GOOD)
 
-    collect, inside, waited = ParentConnection.collect, threading.Event(), []
+    collect, inside, waited = Poller.collect, threading.Event(), []
     with no_process_left(), reset_pool("shmem-fork-packed", FNS) as pool:
-        monkeypatch.setattr(ParentConnection, "collect", collect_late)
+        monkeypatch.setattr(Poller, "collect", collect_late)
         stepping = beside(step)
         assert inside.wait(60)
         pool.close()

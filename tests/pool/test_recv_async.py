@@ -17,7 +17,7 @@ from envpool_py import (
     WorkerDiedError,
 )
 from envpool_py.worker import worker_group
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.poller import Poller
 from tests.backends.test_worker_contract import PromptThreadWorker
 from tests.pool.test_async import rows_of
 from tests.support import envs
@@ -303,7 +303,7 @@ def test_wrappers_change_the_rows():
 
 
 def test_without_a_descriptor_it_looks_now_and_then(monkeypatch):
-    monkeypatch.setattr(ParentConnection, "duplicate", lambda _: -1)
+    monkeypatch.setattr(Poller, "duplicate", lambda _: -1)
 
     async def run():
         with PLACES["shmem-fork"](count_fns()) as pool:

@@ -156,7 +156,7 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
         assert pool.restarts.tolist() == [0, 1]
         assert len(threads_named("envpool_py 1-1")) == 2
         pool.send([0, 0])
-        assert wait_until(lambda: pool.engine.hosts.group.connection.bell.qsize() == 2)
+        assert wait_until(lambda: pool.engine.hosts.group.poller.bell.qsize() == 2)
         GatedEnv.gates[1].set()  # the abandoned thread goes on
         assert GatedEnv.returned.wait(120)
         assert wait_until(lambda: len(threads_named("envpool_py 1-1")) == 1)
@@ -220,15 +220,15 @@ def test_a_pool_that_is_closed_just_before_a_wait_does_not_wait(monkeypatch):
     """As by a signal handler, whose close takes the message that it has sent to the wait."""
 
     def fetch(*args):
-        monkeypatch.setattr(connection, "fetch", wait)
+        monkeypatch.setattr(poller, "fetch", wait)
         pool.close()
         return wait(*args)
 
     pool = ThreadVectorEnv([OwnThreadEnv] * 2)
     pool.reset()
-    connection = pool.engine.hosts.group.connection
-    wait = connection.fetch
-    monkeypatch.setattr(connection, "fetch", fetch)
+    poller = pool.engine.hosts.group.poller
+    wait = poller.fetch
+    monkeypatch.setattr(poller, "fetch", fetch)
     monkeypatch.setattr(flight, "HANGS_AFTER", 1e5)
     with pytest.raises(ClosedEnvironmentError):
         pool.step([0, 0])

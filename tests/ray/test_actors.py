@@ -136,7 +136,7 @@ def test_a_death_names_the_envs_and_the_node_and_the_others_go_on():
         pool.restart([2])  # and env 3, which shared the actor
         assert pool.reset()[0][:, 0].tolist() == [0, 1, 2, 3]
         kill(pool, 0)  # idle, and Ray tells it after a while
-        assert wait_until(lambda: bool(pool.engine.hosts.group.connection._arrived))
+        assert wait_until(lambda: bool(pool.engine.hosts.group.poller._arrived))
         pool.restart([0, 1])
         pool.reset([0, 1])
         assert pool.step([""] * 4)[0][:, 2].tolist() == [1, 1, 1, 1]
