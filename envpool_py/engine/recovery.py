@@ -37,7 +37,7 @@ from envpool_py.env.options import NEXT_STEP
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray, Selection
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from envpool_py.worker.process_host import ProcessHost
 
 #: Longest back-off, in seconds.
@@ -78,7 +78,7 @@ class Recovery:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._flight, self._hosts, self._states = engine.flight, engine.hosts, engine.states
-        self._group: Any = engine.hosts.group  # None without processes
+        self._supervisor: Any = engine.hosts.supervisor  # None without processes
         self._options = engine.options.recovery
         self._autoreset = engine.options.env.autoreset_mode
         self.restarts = self._options.on_error == "restart"
@@ -233,7 +233,7 @@ class Recovery:
         started; OSError if it does not start.
         """
         if not host.restarting:
-            self._group.restart(host)
+            self._supervisor.restart(host)
         if host.is_restarting:
             return False
         host.restarting = False
@@ -369,7 +369,7 @@ class Recovery:
 
         If it raises EnvError, because an env_fn did or spaces differ, all envs go on as they were.
         """
-        hosts, group = self._hosts, self._group
+        hosts = self._hosts
         self._notice_ends()
         fn_of = dict(zip(ids.tolist(), env_fns, strict=True))
         ended = [i for i in fn_of if hosts.of(i).is_dead]
@@ -388,8 +388,8 @@ class Recovery:
             raise
         self._recreate(ids.tolist(), by_hand=True)
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
-            if group is not None and hosts.of(i) in group.hosts:
-                group.set_env_fn(hosts.of(i), i, env_fn)
+            if self._supervisor is not None and hosts.of(i) in self._supervisor.hosts:
+                self._supervisor.set_env_fn(hosts.of(i), i, env_fn)
 
     def _start_others(self, fn_of: dict[int, Callable[[], Any]]) -> None:
         """Restart the processes of these envs, which have ended, with other envs; see ``swap``."""
@@ -397,7 +397,7 @@ class Recovery:
         before = {host: host.env_fns.copy() for host in map(hosts.of, fn_of)}
         try:
             for i, env_fn in fn_of.items():
-                self._group.set_env_fn(hosts.of(i), i, env_fn)
+                self._supervisor.set_env_fn(hosts.of(i), i, env_fn)
             requests = [Request("env_fn", (env_fn,)) for env_fn in fn_of.values()]
             if recorder is not None and (note := recorder.asks(list(fn_of), requests)):
                 note(())
@@ -419,10 +419,10 @@ class Recovery:
 
     def _notice_ends(self, *, wait: bool = False) -> None:
         """Handle processes that have ended; ``wait`` for the next event of a process."""
-        if self._group is not None:
+        if self._supervisor is not None:
             self._flight.refuse_if_closed()
-            left = self._group.timeout(None) if wait else 0
-            self._group.poller.fetch(self._engine.arrivals.chunks, 0, left)
+            left = self._supervisor.timeout(None) if wait else 0
+            self._supervisor.poller.fetch(self._engine.arrivals.chunks, 0, left)
             self._flight.handle_ended_processes()
             self._engine.arrivals.drop_stale()
 
@@ -432,11 +432,11 @@ class Recovery:
         A process that steps an env in flight is only late: it is waited for.
         """
         hosts = self._hosts
-        while self._group is not None and len(ids):
+        while self._supervisor is not None and len(ids):
             call = Call(self._engine, ids, [_PING] * len(ids), observed=False)
             try:
                 call.send()
-                call.wait(worker_group.GRACE)
+                call.wait(supervisor.GRACE)
             except TimeoutError:
                 in_flight = self._states.in_flight()
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]

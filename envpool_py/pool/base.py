@@ -38,7 +38,7 @@ from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
 from envpool_py.rendering import render_grid
 from envpool_py.seeding import Seed
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
 from envpool_py.worker.env_workers import SubprocEnvWorker
@@ -115,8 +115,8 @@ class BaseVectorEnv:
             self.observation_space: list[Any] = Spaces(each.observation_space for each in made)
             self.action_space: list[Any] = Spaces(each.action_space for each in made)
             self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
-            if hosts.group is not None:
-                warn_of_torch(len(hosts.group.hosts))
+            if hosts.supervisor is not None:
+                warn_of_torch(len(hosts.supervisor.hosts))
             self.is_closed = False
         except BaseException:
             self.is_closed = True
@@ -483,7 +483,7 @@ class BaseVectorEnv:
             return
         self.is_closed = True
         self.engine.flight.stop()
-        call_guard.await_end(self, worker_group.GRACE)
+        call_guard.await_end(self, supervisor.GRACE)
         if self.engine.flight.recorder is not None:
             self.engine.flight.recorder.close()
         for error in self.engine.close():
@@ -513,7 +513,7 @@ class BaseVectorEnv:
     def _assert_open(self) -> None:
         if self.is_closed:
             raise ClosedEnvironmentError(f"{type(self).__name__} is closed; make a new pool")
-        if self._pid != os.getpid() and self.engine.hosts.group is not None:
+        if self._pid != os.getpid() and self.engine.hosts.supervisor is not None:
             raise RuntimeError(
                 f"{type(self).__name__} was made in process {self._pid}, and a fork of it cannot"
                 " use its workers; make another pool in the fork"

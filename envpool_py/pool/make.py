@@ -14,7 +14,7 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import OF_PROCESSES, ProcessPoolKeywords, check_options, one_of
 from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.vector_envs import DummyVectorEnv, ThreadVectorEnv, pool_class
-from envpool_py.worker.worker_group import missing
+from envpool_py.worker.supervisor import missing
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on

@@ -74,10 +74,10 @@ def _listening(
     hosts: Hosts, loop: asyncio.AbstractEventLoop, event: asyncio.Event
 ) -> Iterator[float]:
     """Set ``event`` when results arrive or the pool is closed; the value: how often to look."""
-    if hosts.group is None:
+    if hosts.supervisor is None:
         yield _LOOK_EVERY
         return
-    poller = hosts.group.poller
+    poller = hosts.supervisor.poller
     poller.bell.listener = partial(loop.call_soon_threadsafe, event.set)
     fd = poller.duplicate()
     if fd >= 0:

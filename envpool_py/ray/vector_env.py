@@ -15,7 +15,7 @@ from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, check_options
 from envpool_py.pool.signatures import spell_out
-from envpool_py.ray.actors import Actors
+from envpool_py.ray.actor_supervisor import ActorSupervisor
 from envpool_py.worker.env_workers import SubprocEnvWorker
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class RayEnvWorker(SubprocEnvWorker):
         **options: of the actor, as ``ray.remote`` takes them.
     """
 
-    make_group = Actors
+    make_supervisor = ActorSupervisor
 
     def __init__(self, env_fn: Callable[[], Any], **options: Any) -> None:
         super().__init__(env_fn)

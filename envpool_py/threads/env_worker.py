@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from envpool_py.threads.thread_group import ThreadGroup
+from envpool_py.threads.thread_supervisor import ThreadSupervisor
 from envpool_py.worker.env_workers import SubprocEnvWorker
 
 
@@ -16,7 +16,7 @@ class ThreadEnvWorker(SubprocEnvWorker):
         env_fn: makes the env; called once, in the thread.
     """
 
-    make_group = ThreadGroup
+    make_supervisor = ThreadSupervisor
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         super().__init__(env_fn)

@@ -189,7 +189,7 @@ LIMIT = 0.5
 
 def look_soon(pool, limit=LIMIT):
     """Have a pool, made with a long step_timeout, look for what takes longer than the limit."""
-    dog = pool.engine.hosts.group.watchdog
+    dog = pool.engine.hosts.supervisor.watchdog
     dog.limit, dog.next_check = limit, 0.0
 
 

@@ -16,7 +16,7 @@ from envpool_py import (
     VectorEnvWrapper,
     WorkerDiedError,
 )
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from envpool_py.worker.poller import Poller
 from tests.backends.test_worker_contract import PromptThreadWorker
 from tests.pool.test_async import rows_of
@@ -160,7 +160,7 @@ def test_a_pool_closed_meanwhile_ends_the_wait(place, by_thread):
 
 
 def test_a_pool_closed_while_an_env_steps(gates, monkeypatch):
-    monkeypatch.setattr(worker_group, "GRACE", 0.1)
+    monkeypatch.setattr(supervisor, "GRACE", 0.1)
 
     async def run():
         with gated("shmem-fork", gates) as pool:

@@ -17,7 +17,7 @@ from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEn
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads.env_worker import ThreadEnvWorker
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support.helpers import ROOT, wait_until
 from tests.support.places import PLACES
@@ -156,7 +156,7 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
         assert pool.restarts.tolist() == [0, 1]
         assert len(threads_named("envpool_py 1-1")) == 2
         pool.send([0, 0])
-        assert wait_until(lambda: pool.engine.hosts.group.poller.bell.qsize() == 2)
+        assert wait_until(lambda: pool.engine.hosts.supervisor.poller.bell.qsize() == 2)
         GatedEnv.gates[1].set()  # the abandoned thread goes on
         assert GatedEnv.returned.wait(120)
         assert wait_until(lambda: len(threads_named("envpool_py 1-1")) == 1)
@@ -168,7 +168,7 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
 
 
 def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
-    monkeypatch.setattr(worker_group, "GRACE", 0.3)
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
     pool = ThreadVectorEnv(gated)
     pool.reset()
     pool.send([0, 1])
@@ -180,7 +180,7 @@ def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
 
 
 def test_restart_by_hand_of_a_thread_that_hangs(gated, monkeypatch):
-    monkeypatch.setattr(worker_group, "GRACE", 0.3)
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
     with ThreadVectorEnv(gated) as pool:
         pool.reset()
         pool.send([0, 1])
@@ -226,7 +226,7 @@ def test_a_pool_that_is_closed_just_before_a_wait_does_not_wait(monkeypatch):
 
     pool = ThreadVectorEnv([OwnThreadEnv] * 2)
     pool.reset()
-    poller = pool.engine.hosts.group.poller
+    poller = pool.engine.hosts.supervisor.poller
     wait = poller.fetch
     monkeypatch.setattr(poller, "fetch", fetch)
     monkeypatch.setattr(flight, "HANGS_AFTER", 1e5)
@@ -325,8 +325,8 @@ def test_a_program_ends_although_a_thread_hangs(tmp_path):
     script.write_text(
         "import time, gymnasium as gym, numpy as np\n"
         "from envpool_py import ThreadVectorEnv\n"
-        "from envpool_py.worker import worker_group\n"
-        "worker_group.GRACE = 0.3\n"
+        "from envpool_py.worker import supervisor\n"
+        "supervisor.GRACE = 0.3\n"
         "class Env(gym.Env):\n"
         "    observation_space = gym.spaces.Box(0, 1, (1,))\n"
         "    def reset(self, **_): return np.zeros(1, np.float32), {}\n"

@@ -1,4 +1,4 @@
-"""The threads of a pool, in place of worker processes: start them, watch them, end or abandon them.
+"""Start, watch, restart and end the threads of a pool, which it has in place of worker processes.
 
 For the engine a thread is a process: the same messages, deadlines and restarts. A thread whose
 process would be killed is abandoned: it may run on, but its results are dropped.
@@ -25,8 +25,8 @@ from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import QueuePoller
+from envpool_py.worker.supervisor import GRACE, Supervisor
 from envpool_py.worker.watchdog import Watchdog
-from envpool_py.worker.worker_group import GRACE, WorkerGroup
 
 
 class ThreadHost(process_host.ProcessHost):
@@ -124,8 +124,8 @@ class ThreadHost(process_host.ProcessHost):
         return errors.env_error(data[0], i, data[1])
 
 
-class ThreadGroup(WorkerGroup):
-    """The threads that share the envs of ``env_fns``."""
+class ThreadSupervisor(Supervisor):
+    """Starts, watches and abandons the threads of these envs."""
 
     counted, make_poller = "num_threads", QueuePoller
 
@@ -135,7 +135,7 @@ class ThreadGroup(WorkerGroup):
     def _check_context(self, context: Any) -> Any:
         return context
 
-    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:  # noqa: ARG002 - as WorkerGroup
+    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:  # noqa: ARG002 - as Supervisor
         return env_fn
 
     def _open(self) -> None:

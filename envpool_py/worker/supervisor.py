@@ -1,4 +1,4 @@
-"""All worker processes of a pool: start them, watch them, end them.
+"""Start, watch, restart and end all worker processes of a pool.
 
 Invariants:
 
@@ -50,8 +50,8 @@ def missing() -> list[str]:
     return [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
 
 
-class WorkerGroup:
-    """The processes that share the envs of ``env_fns``; ``timed``: there is a deadline to check."""
+class Supervisor:
+    """Starts, watches and ends the processes of these envs; ``timed``: there is a deadline."""
 
     #: The option for the number of hosts.
     counted = "num_processes"

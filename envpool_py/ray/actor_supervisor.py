@@ -1,4 +1,4 @@
-"""``Actors`` and ``ActorHost``: envs in actors of Ray, in the places of worker processes.
+"""``ActorSupervisor`` and ``ActorHost``: envs in actors of Ray, in the places of worker processes.
 
 A frame is the argument of a remote call, whose reply brings tokens, rows and what lies beside them.
 The block is the driver's own; the caller copies rows into it. A second call, ``watch``, goes on as
@@ -33,9 +33,9 @@ from envpool_py.worker import frames, process_host
 from envpool_py.worker.frames import HEADER
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.worker_group import WorkerGroup
+from envpool_py.worker.supervisor import Supervisor
 
-# Functions that run at exit, such as ``WorkerGroup.close``, must run before Ray ends.
+# Functions that run at exit, such as ``Supervisor.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -151,8 +151,8 @@ class ActorHost(ProcessHost):
             self.exit = self.kill_reason or f"died: {self._cause}"
 
 
-class Actors(WorkerGroup):
-    """The actors over which the envs of ``env_fns`` are spread; ``options`` are Ray's."""
+class ActorSupervisor(Supervisor):
+    """Starts, watches and ends the actors of these envs; ``remote_options`` are Ray's."""
 
     make_poller = QueuePoller
     hosts: list[Any]  # of ActorHost
