@@ -209,7 +209,7 @@ class Engine:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
-            if recovery.restarts:
+            if recovery.enabled:
                 recovery.returned(ids, [int(ids[k]) for k, m in marked if m & (FINAL | OVER)])
             self.batch_ids = ids
             self.counts[0] += 1

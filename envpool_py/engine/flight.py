@@ -243,7 +243,7 @@ class Flight:
             host.reap()
             supervisor.poller.collect(self.arrivals.chunks)
             self.arrivals.drop_stale()
-            for i in () if host.restarting else host.ids:  # if so, the restart handles it
+            for i in () if host.restart_begun else host.ids:  # if so, the restart handles it
                 error = host.death_of(i)
                 if not self._lose(i, error):
                     self.states.mark_dead(i, error)

@@ -71,7 +71,7 @@ class Recovery:
     """Handles the errors of envs.
 
     Attributes:
-        restarts: whether ``on_error="restart"``; else errors are raised.
+        enabled: whether ``on_error="restart"``; else errors are raised.
         failed: the envs whose errors are not reported yet.
     """
 
@@ -81,7 +81,7 @@ class Recovery:
         self._supervisor: Any = engine.hosts.supervisor  # None without processes
         self._options = engine.options.recovery
         self._autoreset = engine.options.env.autoreset_mode
-        self.restarts = self._options.on_error == "restart"
+        self.enabled = self._options.on_error == "restart"
         # The failures of each env since it last completed an episode.
         self._failures = [0] * engine.hosts.num_envs
         self._logged = 0
@@ -90,13 +90,13 @@ class Recovery:
         # The envs that a restarted process has made, and that are not configured yet.
         self._new: set[int] = set()
         self.failed: dict[int, Failed] = {}
-        if self.restarts:
+        if self.enabled:
             engine.batches.keep_last()
 
     def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
         """Handle the error of env ``i``; False if it must be raised."""
         known = self.failed.get(i)
-        if not self.restarts:
+        if not self.enabled:
             return False
         if known is not None and known.broken:  # its process has ended, too
             if known.request is not None or not in_flight:
@@ -163,7 +163,7 @@ class Recovery:
         self, envs: Selection, requests: Sequence[Request]
     ) -> tuple[Selection, Sequence[Request]]:
         """Send the resets of envs that have failed, with their errors; return the others."""
-        if not self.restarts:
+        if not self.enabled:
             return envs, requests
         reset_of = dict(zip(envs.ids.tolist(), requests, strict=True))
         failed = {i: each.error.text for i, each in self.failed.items() if i in reset_of}
@@ -232,11 +232,11 @@ class Recovery:
         They are not configured yet. EnvError if an env_fn raised, or the process ended while it
         started; OSError if it does not start.
         """
-        if not host.restarting:
+        if not host.restart_begun:
             self._supervisor.restart(host)
         if host.is_restarting:
             return False
-        host.restarting = False
+        host.restart_begun = False
         if host.exit is None and host.started and host.start_error is None:
             self._engine.batches.reader.forget(host.ids)
             self._new.update(host.ids)
@@ -244,7 +244,7 @@ class Recovery:
         host.end()
         host.reap()
         host.ended = False  # the error of the restart is reported
-        for i in () if self.restarts else host.ids:
+        for i in () if self.enabled else host.ids:
             self._states.mark_dead(i, host.death_of(i))
         raise host.start_error or host.death_of(host.ids[0])
 

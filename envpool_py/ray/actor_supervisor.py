@@ -69,7 +69,7 @@ class ActorHost(ProcessHost):
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.options.step_timeout)
         if again:
-            self.restarting, self.deadline = True, time.monotonic() + process_host.SLOW_START
+            self.restart_begun, self.deadline = True, time.monotonic() + process_host.SLOW_START
         self.exit = None
 
     def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:

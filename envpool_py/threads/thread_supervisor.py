@@ -50,7 +50,7 @@ class ThreadHost(process_host.ProcessHost):
         args = loop, end, self.env_fns
         self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
         if again:
-            self.restarting, self.deadline = True, time.monotonic() + process_host.SLOW_START
+            self.restart_begun, self.deadline = True, time.monotonic() + process_host.SLOW_START
         self.exit = None
         try:
             self.process.start()

@@ -127,7 +127,7 @@ class ProcessHost:
     Attributes:
         exit: how the process ended; None while it runs, "" before it was started.
         ended: whether the process has ended and its end was not handled yet.
-        restarting: whether the process was restarted, and recovery has not handled that yet.
+        restart_begun: whether the process was restarted, and recovery has not handled that yet.
         deadline: the time at which it is killed unless it makes progress; infinity: never.
         kill_reason: why the pool killed it; None if it did not.
         start_error: the error of an env_fn.
@@ -155,7 +155,7 @@ class ProcessHost:
     def _reset(self) -> None:
         self.process: Any = None
         self.exit: str | None = ""
-        self.ended = self.restarting = False
+        self.ended = self.restart_begun = False
         self.deadline = math.inf
         self.spaces: dict[int, EnvSpaces] = {}
         self.start_error: EnvError | None = None
@@ -202,7 +202,7 @@ class ProcessHost:
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
         if again:
-            self.restarting, self.deadline = True, time.monotonic() + SLOW_START
+            self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
         self.exit = None
 
     def _free(self) -> None:
@@ -274,11 +274,11 @@ class ProcessHost:
 
     @property
     def is_dead(self) -> bool:
-        return self.exit is not None or self.restarting
+        return self.exit is not None or self.restart_begun
 
     @property
     def is_restarting(self) -> bool:
-        return self.restarting and self.exit is None and not self.started and not self.start_error
+        return self.restart_begun and self.exit is None and not (self.started or self.start_error)
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
         kind = frames.TOKENS_EARLY if publish_early else frames.TOKENS
@@ -361,7 +361,7 @@ class ProcessHost:
                 self.start_error = spaces
             else:
                 self.spaces[i] = spaces
-        if self.restarting:
+        if self.restart_begun:
             limit = self._shared.options.step_timeout or SLOW_START
             self.deadline = math.inf if self.started else time.monotonic() + limit
 
