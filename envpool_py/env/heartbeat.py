@@ -47,5 +47,5 @@ class Heartbeat:
         self.leave()
         self._numbers[0] = 0
 
-    def count(self, frames: int) -> None:
-        self._numbers[2] = frames
+    def count(self, messages: int) -> None:
+        self._numbers[2] = messages

@@ -1,6 +1,6 @@
 """``ActorSupervisor`` and ``ActorHost``: envs in actors of Ray, in the places of worker processes.
 
-A frame is the argument of a remote call, whose reply brings tokens, rows and what lies beside them.
+A message is the argument of a remote call; the reply has tokens, rows and the values beside them.
 The block is the driver's own; the caller copies rows into it. A second call, ``watch``, goes on as
 long as the actor: it tells its end, or that an env is stuck.
 """
@@ -29,8 +29,8 @@ from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
-from envpool_py.worker import frames, process_host
-from envpool_py.worker.frames import HEADER
+from envpool_py.worker import messages, process_host
+from envpool_py.worker.messages import HEADER
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.supervisor import Supervisor
@@ -115,19 +115,19 @@ class ActorHost(ProcessHost):
         return self._answered(reply)
 
     def write(self, data: bytes) -> None:
-        """Send a frame, with what it needs of the block."""
+        """Send a message, with what it needs of the block."""
         if self.exit is not None:
             return
         kind, _ = HEADER.unpack_from(data)
-        if kind == frames.CLOSE and not self.started:
+        if kind == messages.CLOSE and not self.started:
             self.kill()
             return
-        if kind <= frames.TOKENS_EARLY:
+        if kind <= messages.TOKENS_EARLY:
             tokens = np.frombuffer(data, np.int64, offset=HEADER.size)
             data += b"" if tokens[0] & RESET else self.rows.take(ACTIONS, tokens)
-        elif kind == frames.ATTACH:  # restarted, it goes on counting
+        elif kind == messages.ATTACH:  # restarted, it goes on counting
             data += self.rows.take(POSITIONS, np.array(self.ids))
-        took = self._closed if kind == frames.CLOSE else self._answered
+        took = self._closed if kind == messages.CLOSE else self._answered
         self._call(self.process.handle, took, data)
 
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
@@ -179,7 +179,7 @@ class ActorSupervisor(Supervisor):
         spec = spec._replace(timed=self._limit is not None)
         block = Block(spec)
         rows = Rows(block)
-        self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
+        self._attach_message = messages.pack(messages.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
             host.rows = rows
             host.write(self._attach_message)

@@ -22,7 +22,7 @@ from envpool_py import coroutines, errors
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.request import Request
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
-from envpool_py.worker import frames, process_host
+from envpool_py.worker import messages, process_host
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import GRACE, Supervisor
@@ -66,12 +66,12 @@ class ThreadHost(process_host.ProcessHost):
 
     def write(self, data: bytes) -> None:
         if self.exit is None:
-            kind, body = frames.HEADER.unpack_from(data)[0], data[frames.HEADER.size :]
-            self.stream.put(kind, self.block if kind == frames.ATTACH else body)
+            kind, body = messages.HEADER.unpack_from(data)[0], data[messages.HEADER.size :]
+            self.stream.put(kind, self.block if kind == messages.ATTACH else body)
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]
-        return partial(self.stream.put, frames.REQUESTS, own)
+        return partial(self.stream.put, messages.REQUESTS, own)
 
     def stack_of(self, thread: int) -> tuple[str, str]:
         thread = thread or self.process.ident
@@ -145,7 +145,7 @@ class ThreadSupervisor(Supervisor):
         block = Block(spec._replace(timed=True))
         if self._options.step_timeout is not None:
             self.watchdog = Watchdog(self._options.step_timeout, block.heartbeats)
-        self._attach_message = frames.frame(frames.ATTACH, b"")
+        self._attach_message = messages.pack(messages.ATTACH, b"")
         for host in self.hosts:
             host.block = block  # type: ignore[attr-defined]
             host.write(self._attach_message)

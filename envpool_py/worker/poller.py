@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from envpool_py.worker import descriptors
-from envpool_py.worker.frames import READ, WAKE
+from envpool_py.worker.messages import READ, WAKE
 
 _LONGEST = 1e6  # seconds; the longest wait that the system accepts
 # Seconds of one wait for a queue; on Windows Ctrl-C does not end a wait.

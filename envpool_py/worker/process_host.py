@@ -34,7 +34,7 @@ from envpool_py.env import shared_memory
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
-from envpool_py.worker import child, descriptors, frames, watchdog
+from envpool_py.worker import child, descriptors, messages, watchdog
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import Poller
 
@@ -70,7 +70,7 @@ class Stream:
         self.outbox = memoryview(b"")
         # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
         # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
-        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), frames.ITEM.size
+        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), messages.ITEM.size
 
     def flush(self) -> bool:
         """Send what the process accepts of the waiting bytes; return True if none is left."""
@@ -103,19 +103,19 @@ class Stream:
         chunks, before, needed = self._received  # new ones if a signal handler has closed the pool
         if sum(map(len, chunks)) < needed:  # join the pieces of a large item only once
             return before
-        data, items, start, needed = b"".join(chunks), before.copy(), 0, frames.ITEM.size
-        while len(data) - start >= frames.ITEM.size:
-            token, status, length = frames.ITEM.unpack_from(data, start)
+        data, items, start, needed = b"".join(chunks), before.copy(), 0, messages.ITEM.size
+        while len(data) - start >= messages.ITEM.size:
+            token, status, length = messages.ITEM.unpack_from(data, start)
             known = token >= 0 and token & ID_MASK in self._ids
-            known &= 0 <= status <= frames.CLOSE_FAILURE
-            if not (known and 0 <= length <= frames.LARGEST):
+            known &= 0 <= status <= messages.CLOSE_FAILURE
+            if not (known and 0 <= length <= messages.LARGEST):
                 self.garbled, start = True, len(data)
                 break
-            needed = frames.ITEM.size + length
+            needed = messages.ITEM.size + length
             if len(data) - start < needed:
                 break
-            items.append((token, status, data[start + frames.ITEM.size : start + needed]))
-            start, needed = start + needed, frames.ITEM.size
+            items.append((token, status, data[start + messages.ITEM.size : start + needed]))
+            start, needed = start + needed, messages.ITEM.size
         self._received = [data[start:]], items, needed
         return items
 
@@ -281,8 +281,8 @@ class ProcessHost:
         return self.restart_begun and self.exit is None and not (self.started or self.start_error)
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
-        kind = frames.TOKENS_EARLY if publish_early else frames.TOKENS
-        return partial(self.write, frames.frame(kind, data))
+        kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
+        return partial(self.write, messages.pack(kind, data))
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         # A request that several envs share is pickled once, but unpickled once per env: each env
@@ -292,9 +292,9 @@ class ProcessHost:
         for token, request in pairs:
             if id(request) not in bodies:
                 what = f"env {token & ID_MASK}: the arguments of {request.kind}"
-                bodies[id(request)] = frames.dumps(request, what)
+                bodies[id(request)] = messages.dumps(request, what)
             message.append((token, bodies[id(request)]))
-        return partial(self.write, frames.frame(frames.REQUESTS, pickle.dumps(message)))
+        return partial(self.write, messages.pack(messages.REQUESTS, pickle.dumps(message)))
 
     def cancel(self, ids: set[int]) -> set[int]:
         if self.stream.cut:  # the rest of a message cannot be sent
@@ -307,7 +307,7 @@ class ProcessHost:
             return
         stream = self.stream
         stream.sent += 1
-        if len(data) <= frames.ATOMIC and not stream.outbox:  # the system does not split it
+        if len(data) <= messages.ATOMIC and not stream.outbox:  # the system does not split it
             try:
                 data = data[os.write(stream.fd, data) :]
             except (BlockingIOError, ConnectionError):
@@ -339,12 +339,12 @@ class ProcessHost:
         while items:
             token, status, data = items[0]
             i = token & ID_MASK
-            if status == frames.HELLO:
+            if status == messages.HELLO:
                 self._greet(i, data)
-            elif status == frames.CLOSE_FAILURE:
+            elif status == messages.CLOSE_FAILURE:
                 if (error := self._error_in(i, data)) is not None:
                     self.close_errors.append(error)
-            elif status == frames.FAILURE and not self.started:
+            elif status == messages.FAILURE and not self.started:
                 self.start_error = self._error_in(i, data)
             else:
                 self.items[token & _KEY] = token & ~RESET, (status, data)
@@ -372,7 +372,7 @@ class ProcessHost:
                 self.kill(reason=_UNREADABLE)
                 return self.death_of(i)
         status, data = self.items.pop(key)[1]
-        if status == frames.FAILURE:
+        if status == messages.FAILURE:
             return self._error_in(i, data) or self.death_of(i)
         return self._loaded(data, i, kind)
 

@@ -34,7 +34,7 @@ from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.options import ProcessOptions
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
-from envpool_py.worker import child, descriptors, frames, process_host
+from envpool_py.worker import child, descriptors, messages, process_host
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
@@ -205,7 +205,7 @@ class Supervisor:
         block = Block(spec, shared_memory.allocate(self._memory, nbytes(spec)))
         if limit is not None:
             self.watchdog = Watchdog(limit, block.heartbeats)
-        self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
+        self._attach_message = messages.pack(messages.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
             host.write(self._attach_message)
         return block
@@ -247,7 +247,7 @@ class Supervisor:
         if watchdog is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
             return
-        for number, env_id in watchdog.find_overdue(self._frames_sent):
+        for number, env_id in watchdog.find_overdue(self._messages_sent):
             host = next(host for host in self.hosts if number in host.ids)
             if host.ended:  # another env of the process was overdue
                 continue
@@ -256,8 +256,8 @@ class Supervisor:
             thread = watchdog.thread_of(number)
             yield from _kill_slow(host, named, thread, f"{name_ids(named)} ", fact)
 
-    def _frames_sent(self) -> dict[int, int]:
-        """Return for each env of processes that run the frames sent to the env's heartbeat."""
+    def _messages_sent(self) -> dict[int, int]:
+        """Return for each env of processes that run the messages sent to the env's heartbeat."""
         running = [host for host in self.hosts if host.exit is None and host.started]
         return {i: host.stream.sent * (i == host.ids[0]) for host in running for i in host.ids}
 
@@ -268,7 +268,7 @@ class Supervisor:
         self._closed = True
         try:
             for host in self.hosts:
-                host.write(frames.frame(frames.CLOSE, b""))
+                host.write(messages.pack(messages.CLOSE, b""))
             self._await_exits(GRACE)
             for host in self.hosts:
                 host.terminate()

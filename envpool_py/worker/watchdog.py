@@ -5,7 +5,7 @@ one thread steps several envs, that of the first one is used:
 
 * the env that carries out a request (its id plus 1), 0 for none, -1 for a request without timeout;
 * the start of that request, a float64 of ``time.monotonic``, the same clock in all processes;
-* the number of frames that the process has handled, for the first env of a process;
+* the number of messages that the process has handled, for the first env of a process;
 * the number of the thread, as Python's stacks name it.
 
 The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
@@ -55,7 +55,7 @@ class Watchdog:
         self.limit = limit
         self.next_check = time.monotonic() + limit
         self._heartbeats = heartbeats
-        # The time at which a process was first idle with a frame to read, by its progress.
+        # The time at which a process was first idle with a message to read, by its progress.
         self._idle: dict[tuple[int, int, float], float] = {}
 
     def forget(self, numbers: Sequence[int]) -> None:
@@ -69,7 +69,7 @@ class Watchdog:
         """Return the numbers of overdue heartbeats and their stuck envs, if it is time to check.
 
         The env is None if the process has not begun its request. ``sent`` returns the number of
-        frames sent, for each heartbeat of a process that runs.
+        messages sent, for each heartbeat of a process that runs.
         """
         now = time.monotonic()
         if now < self.next_check:
@@ -83,7 +83,7 @@ class Watchdog:
             since = began = float(row.view(np.float64)[1])  # read after the env, see `Heartbeat`
             if env < 0 or (env == 0 and done >= count):
                 continue
-            if env == 0:  # it has a frame to read
+            if env == 0:  # it has a message to read
                 progress = number, done, began
                 since = idle[progress] = self._idle.get(progress, now)
             # Read the env again: if its request has ended, the time may belong to another one.

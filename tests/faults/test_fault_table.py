@@ -338,7 +338,7 @@ def test_when_a_process_is_overdue(monkeypatch):
     assert look() == look() == []
     for done in (1, 2):
         beats[1].count(done)
-        sent[1] = 3  # a frame that process 1 does not read at first
+        sent[1] = 3  # a message that process 1 does not read at first
         assert look() == []
         assert look() == [(1, None)]
     del sent[1]  # it has ended
