@@ -132,18 +132,22 @@ class States:
     def mark_sent(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight += len(envs.ids)
+        entry = time.monotonic_ns(), envs.ids
         if envs.is_whole:
-            self._log.clear()
-        self._log.append((time.monotonic_ns(), envs.ids))
+            self._log = [entry]
+        else:
+            self._log.append(entry)
 
     def mark_returned(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight -= len(envs.ids)
+        entry = time.monotonic_ns(), envs.ids
         if envs.is_whole:
-            self._log.clear()
-        self._log.append((time.monotonic_ns(), envs.ids))
-        if len(self._log) > _LONGEST_LOG:
-            self._condense()
+            self._log = [entry]
+        else:
+            self._log.append(entry)
+            if len(self._log) > _LONGEST_LOG:
+                self._condense()
         if self.unread:
             self.unread.difference_update(envs.ids.tolist())
         if self.deaths:
