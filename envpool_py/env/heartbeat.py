@@ -26,10 +26,7 @@ class Heartbeat:
     """
 
     def __init__(
-        self,
-        row: Array,
-        enter: Callable[[], None] = _nothing,
-        leave: Callable[[], None] = _nothing,
+        self, row: Array, enter: Callable[[], None] = _nothing, leave: Callable[[], None] = _nothing
     ) -> None:
         self._numbers: Any = memoryview(row)  # type: ignore[arg-type]
         self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
