@@ -5,14 +5,14 @@ import sys as _sys
 from typing import Any as _Any
 
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError
-from envpool_py.pool.backends import (
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.make import make
+from envpool_py.pool.vector_envs import (
     DummyVectorEnv,
     ShmemVectorEnv,
     SubprocVectorEnv,
     ThreadVectorEnv,
-    make,
 )
-from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.replayer import Replay, replay
 from envpool_py.wrappers import (
     AtariInfo,

@@ -28,10 +28,10 @@ from envpool_py.env.request import KINDS, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
 from envpool_py.ids import Ids, Selection
 from envpool_py.pool.arguments import check_env_fns
-from envpool_py.pool.backends import pool_class
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
-from envpool_py.record import digest, recorder
-from envpool_py.record.recorder import Event, Row
+from envpool_py.pool.vector_envs import pool_class
+from envpool_py.record import digest, record_file
+from envpool_py.record.record_file import Event, Row
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLACE = re.compile(r" \([^()]*:\d+\)$")
@@ -73,7 +73,7 @@ def replay(
         OSError: the record cannot be read.
         EnvError: an env_fn raised.
     """
-    header, events = recorder.read(path)
+    header, events = record_file.read(path)
     num_envs = header["num_envs"]
     env_fns = check_env_fns(env_fns)
     if len(env_fns) != num_envs:
@@ -98,7 +98,7 @@ def replay(
         raise
     spec = pool.engine.block.spec
     for name, layout in (("observations", spec.obs), ("actions", spec.action)):
-        described = recorder.describe(layout)
+        described = record_file.describe(layout)
         if described != header[name]:
             pool.close()
             raise ValueError(
@@ -192,23 +192,23 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
             raise StopIteration
         for kind, ids, data in self._events:
-            self.complete = kind == recorder.CLOSED
+            self.complete = kind == record_file.CLOSED
             pairs = zip(ids, data, strict=True)
             entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
-            if kind == recorder.ROWS and (entries or not ids):
+            if kind == record_file.ROWS and (entries or not ids):
                 requests = {i: self._pending.pop(i) for i in entries}
                 batch = self._repeat(requests, entries)
                 if any(request.kind == "seed" for request in requests.values()):
                     continue  # `pool.seed` has dropped these rows
                 self.num_batches += 1
                 return batch
-            if kind in (recorder.RAISED, recorder.RECOVERED):
+            if kind in (record_file.RAISED, record_file.RECOVERED):
                 errors = [self._error_of(i, entry) for i, entry in entries.items()]
-                if kind == recorder.RECOVERED:
+                if kind == record_file.RECOVERED:
                     self.recovered += errors
                 elif errors:
                     raise combine(errors)
-            elif kind == recorder.ASKED and entries and data[0][0] == "apply":
+            elif kind == record_file.ASKED and entries and data[0][0] == "apply":
                 warn(
                     f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not"
                     " replayed: a record holds no functions"
@@ -241,23 +241,23 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
     def _follow(self, kind: bytes, i: int, entry: Any) -> None:
         """Follow what an event without rows and errors holds for env ``i``."""
         env = self._envs[i]
-        if kind == recorder.STEPS:
+        if kind == record_file.STEPS:
             self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
-        elif kind == recorder.REQUESTS:
+        elif kind == record_file.REQUESTS:
             request = Request(*entry)
             if request.kind == "lose":
                 request = request._replace(args=(self._engine.batches.last_obs(i),))
             self._pending[i] = request
-        elif kind == recorder.CANCELLED:
+        elif kind == record_file.CANCELLED:
             cancelled = self._pending.pop(i, None)
             if cancelled is not None and entry:
                 env.unconfirmed.append(cancelled)
             self._recreate(i)
-        elif kind == recorder.RECREATED:
+        elif kind == record_file.RECREATED:
             env.life = entry
             if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
-        elif kind == recorder.ASKED:
+        elif kind == record_file.ASKED:
             *fields, failed = entry
             request = Request(*fields)
             if request.kind == "env_fn":
@@ -392,8 +392,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             self._confirm(i)
             position = env.next_position(request)
             if is_death:
-                what = f"env {self.env_ids[i]}: repeating the {request.kind} that ended in the run"
-                warn(f"{what} ({_headline(text)}); it may end or block this process")
+                warn(f"env {self.env_ids[i]}: repeats what ended it; this process may end")
             error = self._carry_out(i, request)
             was, now = _headline(text), "" if error is None else _headline(error.message)
             if not is_death and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from envpool_py.pool.backends import pool_class
 from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.vector_envs import pool_class
 
 __all__ = ["VectorEnvType"]
 

@@ -18,9 +18,9 @@ from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
-from envpool_py.pool.backends import BACKENDS, pool_class
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import FOREIGN, OWN
+from envpool_py.pool.vector_envs import BACKENDS, pool_class
 from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The part of the machine that is busy from which on figures vary, and how long it is measured.

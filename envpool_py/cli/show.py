@@ -17,7 +17,7 @@ from envpool_py.cli.arguments import add_shared, exact, first_line, write_json
 from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
-from envpool_py.record import recorder
+from envpool_py.record import record_file
 
 HELP = "print the contents of a file of episodes or of a record"
 EPILOG = "example: envpool-py show cartpole.npz"
@@ -72,7 +72,7 @@ def _of_episodes(path: Path) -> dict[str, Any]:
 
 
 def _of_record(path: Path) -> dict[str, Any]:
-    header, events = recorder.read(path)
+    header, events = record_file.read(path)
     rewards: dict[int, list[float]] = {}  # of running episodes
     returns: list[float] = []
     lengths: list[int] = []
@@ -81,16 +81,16 @@ def _of_record(path: Path) -> dict[str, Any]:
     steps, restarts, complete = 0, 0, False
     resets_itself = header["autoreset_mode"] == "next_step"
     for kind, ids, data in events:
-        complete = kind == recorder.CLOSED
-        if kind in (recorder.RAISED, recorder.RECOVERED):
+        complete = kind == record_file.CLOSED
+        if kind in (record_file.RAISED, record_file.RECOVERED):
             errors += [first_line(text) for _, text, _, _ in data]
-            restarts += len(ids) if kind == recorder.RECOVERED else 0
-        elif kind == recorder.REQUESTS:
+            restarts += len(ids) if kind == record_file.RECOVERED else 0
+        elif kind == record_file.REQUESTS:
             for i, (request, _, kwargs, _) in zip(ids, data, strict=True):
                 if request in ("reset", "seed"):
                     seeds.setdefault(i, kwargs.get("seed"))
                     rewards.pop(i, None)
-        elif kind == recorder.ROWS:
+        elif kind == record_file.ROWS:
             for i, row in zip(ids, data, strict=True):
                 if i not in rewards:  # the row of a reset
                     rewards[i] = []

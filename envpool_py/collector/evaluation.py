@@ -15,8 +15,7 @@ from envpool_py import packages
 from envpool_py.collector.policy import Policy, check_pool, split_extras, takes_infos
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError
-from envpool_py.pool.adapter import settled
-from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv, settled
 
 #: The seed and the options of the reset that begins an episode.
 Task = tuple[int | None, dict[str, Any] | None]

@@ -16,11 +16,7 @@ _ID_MASK = np.int64(ID_MASK)  # faster than an int
 
 
 class Arrivals:
-    """The results that have arrived and are not yet returned: their tokens, oldest first.
-
-    Attributes:
-        chunks: the tokens as bytes, as they were read.
-    """
+    """The results that are not yet returned: ``chunks`` of their tokens as bytes, oldest first."""
 
     def __init__(self, states: States) -> None:
         self._states = states

@@ -35,7 +35,6 @@ from envpool_py.env.block import BESIDE, FINAL, OVER, RESET_ROW, Beside, StepRes
 from envpool_py.env.options import AllOptions
 from envpool_py.env.request import Request
 from envpool_py.env.row_checks import warn_of_rows
-from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray, Selection
 from envpool_py.worker.hosts import Hosts, common_spec
@@ -149,7 +148,7 @@ class Engine:
         self.flight.send(envs, RESETTING, None if plain else requests)
 
     def fetch(
-        self, envs: Selection, infos: Array | None = None, *, resets: bool = True
+        self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True
     ) -> StepResult:
         """Wait for these envs, all in flight, and return their rows in this order.
 
@@ -180,7 +179,7 @@ class Engine:
                 return batch
 
     def _deliver(
-        self, envs: Selection, infos: Array | None = None, *, resets: bool = True
+        self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True
     ) -> StepResult | None:
         """Make a batch of the results of these envs, which have all arrived; see ``fetch``.
 
@@ -210,7 +209,7 @@ class Engine:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
-            if recovery.restarts:
+            if recovery.enabled:
                 recovery.returned(ids, [int(ids[k]) for k, m in marked if m & (FINAL | OVER)])
             self.batch_ids = ids
             self.counts[0] += 1

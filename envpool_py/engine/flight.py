@@ -122,7 +122,7 @@ class Flight:
                 missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
-                    if self.hosts.group is None and wanted is None and only is not None:
+                    if self.hosts.supervisor is None and wanted is None and only is not None:
                         return only  # without processes, nothing else writes results
                     ids = arrivals.valid_ids()
                     if ids is None:
@@ -146,7 +146,7 @@ class Flight:
         """
         if self.closed:
             self.refuse_if_closed()
-        chunks, group = self.arrivals.chunks, self.hosts.group
+        chunks, supervisor = self.arrivals.chunks, self.hosts.supervisor
         # While a call waits for replies, recovery may be the caller: it must not run again.
         if self.recovery.failed and not self.replies:
             count = len(chunks)
@@ -154,22 +154,22 @@ class Flight:
             if len(chunks) != count:
                 return
         limit, seconds = missing, left
-        if group is not None:
+        if supervisor is not None:
             limit, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
         for host in self.hosts.local:
             if host.run(chunks, limit, seconds, wanted):
-                if group is not None and self.publish_early:
-                    group.connection.collect(chunks)
-                if group is not None and group.timed:
+                if supervisor is not None and self.publish_early:
+                    supervisor.poller.collect(chunks)
+                if supervisor is not None and supervisor.timed:
                     self.handle_ended_processes()
                 return
-        if group is None:
+        if supervisor is None:
             self.hosts.closing.wait(left)
         else:
-            if group.timed:
-                left = group.timeout(left)
+            if supervisor.timed:
+                left = supervisor.timeout(left)
             left = HANGS_AFTER if left is None else min(left, HANGS_AFTER)
-            if group.connection.fetch(chunks, self.hosts.spin_for, left) or group.timed:
+            if supervisor.poller.fetch(chunks, self.hosts.spin_for, left) or supervisor.timed:
                 self.handle_ended_processes()
             if time.monotonic() > self._next_look:
                 self._log_hanging()
@@ -179,8 +179,8 @@ class Flight:
         before = b"".join(self.arrivals.chunks)
         self.advance(missing, 0.0, wanted)
         left = self.recovery.run_jobs(left)
-        if self.hosts.group is not None:
-            left = self.hosts.group.timeout(left)
+        if self.hosts.supervisor is not None:
+            left = self.hosts.supervisor.timeout(left)
         found = b"".join(self.arrivals.chunks) != before
         raise NotYet(0.0 if found else 1.0 if left is None else min(left, 1.0))
 
@@ -231,19 +231,19 @@ class Flight:
     def handle_ended_processes(self) -> None:
         """Handle processes that have ended, and envs that exceed ``step_timeout``."""
         self.refuse_if_closed()
-        group = self.hosts.group
-        if group is None:
+        supervisor = self.hosts.supervisor
+        if supervisor is None:
             return
         self.arrivals.drop_stale()
-        for late in group.enforce_deadlines():
+        for late in supervisor.enforce_deadlines():
             self._lose(late.env_id, late)
-        for host in group.hosts:
+        for host in supervisor.hosts:
             if not host.ended:
                 continue
             host.reap()
-            group.connection.collect(self.arrivals.chunks)
+            supervisor.poller.collect(self.arrivals.chunks)
             self.arrivals.drop_stale()
-            for i in () if host.restarting else host.ids:  # if so, the restart handles it
+            for i in () if host.restart_begun else host.ids:  # if so, the restart handles it
                 error = host.death_of(i)
                 if not self._lose(i, error):
                     self.states.mark_dead(i, error)
@@ -277,14 +277,14 @@ class Flight:
 
         Any of these processes may have written the data, and any of their results may be lost.
         """
-        group = self.hosts.group
-        assert group is not None  # noqa: S101 - only processes write tokens
+        supervisor = self.hosts.supervisor
+        assert supervisor is not None  # noqa: S101 - only processes write tokens
         self.arrivals.chunks.clear()
         in_flight = self.states.in_flight()
-        for host in group.hosts:
+        for host in supervisor.hosts:
             if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
                 host.end("something wrote into the pipe of the results")
-        group.connection.collect([])
+        supervisor.poller.collect([])
         self.handle_ended_processes()
 
     def refuse_if_closed(self) -> None:

@@ -37,7 +37,7 @@ from envpool_py.env.options import NEXT_STEP
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray, Selection
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from envpool_py.worker.process_host import ProcessHost
 
 #: Longest back-off, in seconds.
@@ -71,17 +71,17 @@ class Recovery:
     """Handles the errors of envs.
 
     Attributes:
-        restarts: whether ``on_error="restart"``; else errors are raised.
+        enabled: whether ``on_error="restart"``; else errors are raised.
         failed: the envs whose errors are not reported yet.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._flight, self._hosts, self._states = engine.flight, engine.hosts, engine.states
-        self._group: Any = engine.hosts.group  # None without processes
+        self._supervisor: Any = engine.hosts.supervisor  # None without processes
         self._options = engine.options.recovery
         self._autoreset = engine.options.env.autoreset_mode
-        self.restarts = self._options.on_error == "restart"
+        self.enabled = self._options.on_error == "restart"
         # The failures of each env since it last completed an episode.
         self._failures = [0] * engine.hosts.num_envs
         self._logged = 0
@@ -90,13 +90,13 @@ class Recovery:
         # The envs that a restarted process has made, and that are not configured yet.
         self._new: set[int] = set()
         self.failed: dict[int, Failed] = {}
-        if self.restarts:
+        if self.enabled:
             engine.batches.keep_last()
 
     def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
         """Handle the error of env ``i``; False if it must be raised."""
         known = self.failed.get(i)
-        if not self.restarts:
+        if not self.enabled:
             return False
         if known is not None and known.broken:  # its process has ended, too
             if known.request is not None or not in_flight:
@@ -162,7 +162,7 @@ class Recovery:
         self, envs: Selection, requests: Sequence[Request]
     ) -> tuple[Selection, Sequence[Request]]:
         """Send the resets of envs that have failed, with their errors; return the others."""
-        if not self.restarts:
+        if not self.enabled:
             return envs, requests
         reset_of = dict(zip(envs.ids.tolist(), requests, strict=True))
         failed = {i: each.error.text for i, each in self.failed.items() if i in reset_of}
@@ -231,11 +231,11 @@ class Recovery:
         They are not configured yet. EnvError if an env_fn raised, or the process ended while it
         started; OSError if it does not start.
         """
-        if not host.restarting:
-            self._group.restart(host)
+        if not host.restart_begun:
+            self._supervisor.restart(host)
         if host.is_restarting:
             return False
-        host.restarting = False
+        host.restart_begun = False
         if host.exit is None and host.started and host.start_error is None:
             self._engine.batches.reader.forget(host.ids)
             self._new.update(host.ids)
@@ -243,7 +243,7 @@ class Recovery:
         host.end()
         host.reap()
         host.ended = False  # the error of the restart is reported
-        for i in () if self.restarts else host.ids:
+        for i in () if self.enabled else host.ids:
             self._states.mark_dead(i, host.death_of(i))
         raise host.start_error or host.death_of(host.ids[0])
 
@@ -300,8 +300,7 @@ class Recovery:
 
     def _log(self, i: int, error: EnvError) -> None:
         """Log the first three restarts of the pool, then every 10th, from 100 on every 100th."""
-        self._logged += 1
-        total = self._logged
+        self._logged = total = self._logged + 1
         if total <= 3 or (total >= 10 and total % 10 ** (len(str(total)) - 1) == 0):
             cause = error.message.partition("\n")[0].partition(": ")[2]
             text = "env %d restarted (restart %d of this env, %d of the pool): %s"
@@ -368,7 +367,7 @@ class Recovery:
 
         If it raises EnvError, because an env_fn did or spaces differ, all envs go on as they were.
         """
-        hosts, group = self._hosts, self._group
+        hosts = self._hosts
         self._notice_ends()
         fn_of = dict(zip(ids.tolist(), env_fns, strict=True))
         ended = [i for i in fn_of if hosts.of(i).is_dead]
@@ -387,8 +386,8 @@ class Recovery:
             raise
         self._recreate(ids.tolist(), by_hand=True)
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
-            if group is not None and hosts.of(i) in group.hosts:
-                group.set_env_fn(hosts.of(i), i, env_fn)
+            if self._supervisor is not None and hosts.of(i) in self._supervisor.hosts:
+                self._supervisor.set_env_fn(hosts.of(i), i, env_fn)
 
     def _start_others(self, fn_of: dict[int, Callable[[], Any]]) -> None:
         """Restart the processes of these envs, which have ended, with other envs; see ``swap``."""
@@ -396,7 +395,7 @@ class Recovery:
         before = {host: host.env_fns.copy() for host in map(hosts.of, fn_of)}
         try:
             for i, env_fn in fn_of.items():
-                self._group.set_env_fn(hosts.of(i), i, env_fn)
+                self._supervisor.set_env_fn(hosts.of(i), i, env_fn)
             requests = [Request("env_fn", (env_fn,)) for env_fn in fn_of.values()]
             if recorder is not None and (note := recorder.asks(list(fn_of), requests)):
                 note(())
@@ -418,10 +417,10 @@ class Recovery:
 
     def _notice_ends(self, *, wait: bool = False) -> None:
         """Handle processes that have ended; ``wait`` for the next event of a process."""
-        if self._group is not None:
+        if self._supervisor is not None:
             self._flight.refuse_if_closed()
-            left = self._group.timeout(None) if wait else 0
-            self._group.connection.fetch(self._engine.arrivals.chunks, 0, left)
+            left = self._supervisor.timeout(None) if wait else 0
+            self._supervisor.poller.fetch(self._engine.arrivals.chunks, 0, left)
             self._flight.handle_ended_processes()
             self._engine.arrivals.drop_stale()
 
@@ -431,11 +430,11 @@ class Recovery:
         A process that steps an env in flight is only late: it is waited for.
         """
         hosts = self._hosts
-        while self._group is not None and len(ids):
+        while self._supervisor is not None and len(ids):
             call = Call(self._engine, ids, [_PING] * len(ids), observed=False)
             try:
                 call.send()
-                call.wait(worker_group.GRACE)
+                call.wait(supervisor.GRACE)
             except TimeoutError:
                 in_flight = self._states.in_flight()
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]

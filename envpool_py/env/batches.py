@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from envpool_py.env import info_codec, spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
-from envpool_py.env.spaces import Array
 from envpool_py.ids import Selection
 
 
@@ -26,15 +25,15 @@ class Batches:
         self._final = block.finals[0] if fast else None
         self.reader = info_codec.Reader(*block.info_memory)
         # The last observations that were returned, as an array for each leaf; empty: not kept.
-        self._last: list[Array] = []
+        self._last: list[spaces.Array] = []
 
-    def bare_infos(self, listed: list[int]) -> Array:
+    def bare_infos(self, listed: list[int]) -> spaces.Array:
         """Return a new info for each of these envs, with nothing but its ``env_id``."""
         return np.fromiter([{"env_id": i} for i in listed], object, len(listed))
 
     def gather(
         self, envs: Selection, beside: dict[int, Beside]
-    ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
+    ) -> tuple[list[Any], Any, spaces.Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Gather observations (leaf by leaf, and joined for the caller), rewards and flags."""
         block, ids, index, whole = self._block, envs.ids, envs.index, envs.is_whole
         parts: list[Any] = []
@@ -74,7 +73,7 @@ class Batches:
 
     def complete(
         self,
-        infos: Array,
+        infos: spaces.Array,
         listed: list[int],
         marked: list[tuple[int, int]],
         beside: dict[int, Beside],

@@ -16,18 +16,10 @@ import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import coroutines, seeding
+from envpool_py.env import layers, spaces
 from envpool_py.env import row_checks as checks
-from envpool_py.env import spaces
 from envpool_py.env.block import Position
 from envpool_py.env.heartbeat import Heartbeat
-from envpool_py.env.layers import (
-    EPISODE_OVER,
-    has_own,
-    layers_of,
-    lookup,
-    takes_seed,
-    turn_based_layer,
-)
 from envpool_py.env.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
@@ -106,7 +98,7 @@ class Executor:
                     " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
                 )
         self.env: Any = env
-        self._turns = turn_based_layer(env)
+        self._turns = layers.turn_based_layer(env)
         self._closed = False
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
@@ -181,7 +173,7 @@ class Executor:
             if space is not None and not isinstance(space, gym.Space):
                 kind = f"{type(self.env).__name__} has a space that is not Gymnasium's, {space!r}"
                 raise TypeError(f"{kind}{checks.OLD_GYM}")
-        return EnvSpaces(obs, action, reward_shape(lookup(self.env, "reward_space", None)))
+        return EnvSpaces(obs, action, reward_shape(layers.lookup(self.env, "reward_space", None)))
 
     @property
     def _past_end(self) -> bool:
@@ -233,7 +225,7 @@ class Executor:
         obs, reward, terminated, truncated, info = row
         over = terminated or truncated
         if self._turns is not None and "env_error" not in info:
-            over = getattr(self._turns, EPISODE_OVER)
+            over = getattr(self._turns, layers.EPISODE_OVER)
         if not over:
             return row
         self.position = self.position[0], True
@@ -311,7 +303,7 @@ class Executor:
         elif rules.reset_fn is not None and seed is None and options is None:
             seed, options = rules.reset_fn(self.env_id, episode)
             seed = None if seed is None else operator.index(seed)
-        elif self._is_new and seed is None and takes_seed(self.env):
+        elif self._is_new and seed is None and layers.takes_seed(self.env):
             seed = seeding.of_restart(root, self._restarts, episode)
         if seed is not None:
             kwargs["seed"] = seed
@@ -325,7 +317,7 @@ class Executor:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):
                 self._root, self.position = root, (episode, False)
-            if type(error) is TypeError and "seed" in kwargs and not takes_seed(self.env):
+            if type(error) is TypeError and "seed" in kwargs and not layers.takes_seed(self.env):
                 raise TypeError(f"reset() takes no seed: {error}{checks.OLD_GYM}") from error
             raise
         if self.times is not None:
@@ -354,7 +346,7 @@ class Executor:
 
     def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
-        seed_method = lookup(self.env, "seed", None)
+        seed_method = layers.lookup(self.env, "seed", None)
         if callable(seed_method):
             seed_method(seed)
             # The reset of such an env may not accept a seed, unless every reset is seeded.
@@ -381,15 +373,16 @@ class Executor:
             self.warn(kind, text)
 
     def get_attr(self, name: str) -> Any:
-        return lookup(self.env, name)
+        return layers.lookup(self.env, name)
 
     def set_attr(self, name: str, value: Any) -> None:
         """Set the attribute on the outermost layer that has it, else on the base env."""
-        layers = layers_of(self.env)
-        setattr(next((layer for layer in layers if has_own(layer, name)), layers[-1]), name, value)
+        found = layers.layers_of(self.env)
+        owners = (layer for layer in found if layers.has_own(layer, name))
+        setattr(next(owners, found[-1]), name, value)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return lookup(self.env, method)(*args, **kwargs)
+        return layers.lookup(self.env, method)(*args, **kwargs)
 
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(self.env, *args, **kwargs)

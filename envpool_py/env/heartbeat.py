@@ -26,10 +26,7 @@ class Heartbeat:
     """
 
     def __init__(
-        self,
-        row: Array,
-        enter: Callable[[], None] = _nothing,
-        leave: Callable[[], None] = _nothing,
+        self, row: Array, enter: Callable[[], None] = _nothing, leave: Callable[[], None] = _nothing
     ) -> None:
         self._numbers: Any = memoryview(row)  # type: ignore[arg-type]
         self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
@@ -47,5 +44,5 @@ class Heartbeat:
         self.leave()
         self._numbers[0] = 0
 
-    def count(self, frames: int) -> None:
-        self._numbers[2] = frames
+    def count(self, messages: int) -> None:
+        self._numbers[2] = messages

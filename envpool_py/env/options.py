@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -78,7 +77,7 @@ def _check_fields(options: Any, **checks: Callable[[str, Any], Any]) -> None:
         object.__setattr__(options, name, check(name, getattr(options, name)))
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class PoolOptions:
     """The options of a pool itself.
 
@@ -115,7 +114,7 @@ class PoolOptions:
             raise FileNotFoundError(f"record: {Path(path).parent} is no directory; create it first")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class EnvOptions:
     """The options of each env, for its executor.
 
@@ -150,7 +149,7 @@ class EnvOptions:
             raise ValueError(f"validate must be 'first', 'always' or 'off', got {self.validate!r}")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class RecoveryOptions:
     """The options for envs that fail.
 
@@ -185,7 +184,7 @@ class RecoveryOptions:
             raise ValueError("on_restart is never called with on_error='raise'; pass 'restart'")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ProcessOptions:
     """The options of worker processes.
 

@@ -236,8 +236,7 @@ class StepLoop:
         layout = block.spec.obs
         self._write(i, spaces.copy_row(layout, block.finals, i) if obs is IN_BLOCK else obs)
         if last is not IN_BLOCK:
-            space = "observation_space"
-            beside["final_obs"] = spaces.fit_tree(layout, last, "final_obs", space)
+            beside["final_obs"] = spaces.fit_tree(layout, last, "final_obs", "observation_space")
         word = FINAL * _ONE + (self._keep(i, info) if info else 0)
         if beside:  # sent now, so that an error of pickling belongs to the reset
             self._send_beside(token)

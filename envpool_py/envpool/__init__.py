@@ -12,9 +12,9 @@ from envpool_py.env_by_name import Env, find
 from envpool_py.envpool import atari
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
-from envpool_py.pool import backends
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
 from envpool_py.pool.keywords import Fixed, check_env_kwargs, check_options
+from envpool_py.pool.make import make as make_pool
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
 
@@ -89,7 +89,7 @@ def make(
     options |= {name: each.value for name, each in fixed.items()}
     spec = find(task_id)
     check_env_kwargs("envpool.make", "options", spec, env_kwargs)
-    pool = backends.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
+    pool = make_pool(task_id, num_envs, env_kwargs=env_kwargs, **options)
     with closed_on_error(pool):
         config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}
         return face(pool, {**config, **env_kwargs}, task_id)

@@ -18,7 +18,7 @@ from envpool_py.errors import name_ids
 from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray, Ids, one_of, resolve
-from envpool_py.pool.adapter import PoolAdapter
+from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.seeding import Seed, per_env
 

@@ -16,8 +16,8 @@ from envpool_py import env_by_name
 from envpool_py.env_by_name import Env
 from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv
-from envpool_py.pool.backends import make
 from envpool_py.pool.keywords import check_env_kwargs
+from envpool_py.pool.make import make
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
 _BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}

@@ -29,12 +29,12 @@ from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, na
 from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import Selection
-from envpool_py.pool.adapter import PoolAdapter
-from envpool_py.pool.backends import ShmemVectorEnv
+from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.keywords import WHOLE, check_options, one_of
-from envpool_py.worker.builtin_workers import DummyEnvWorker
+from envpool_py.pool.vector_envs import ShmemVectorEnv
+from envpool_py.worker.env_workers import DummyEnvWorker
 
 #: The options of a pool that ``VectorEnv`` takes.
 _OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "max_concurrency"}

@@ -33,11 +33,11 @@ from envpool_py.pettingzoo.packed_env import (
     VALID,
     PackedEnv,
 )
-from envpool_py.pool.adapter import PoolAdapter
+from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
-from envpool_py.pool.backends import pool_class
 from envpool_py.pool.html_table import table
 from envpool_py.pool.keywords import Fixed, check_options
+from envpool_py.pool.vector_envs import pool_class
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 

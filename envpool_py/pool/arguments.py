@@ -11,7 +11,6 @@ from envpool_py import seeding
 from envpool_py.env.options import INTEGER, check_count, check_number
 from envpool_py.env.request import Request
 from envpool_py.errors import naming_env
-from envpool_py.seeding import Seed
 from envpool_py.worker.base import EnvWorker
 
 #: Reset options: one dict for all envs, or one for each.
@@ -98,7 +97,7 @@ def make_workers(
 
 
 def reset_requests(
-    ids: Sequence[int], seed: Seed, options: Options, kwargs: Mapping[str, Any]
+    ids: Sequence[int], seed: seeding.Seed, options: Options, kwargs: Mapping[str, Any]
 ) -> list[Request]:
     if seed is None and options is None and not kwargs:
         return [_RESET] * len(ids)

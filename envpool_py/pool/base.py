@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,21 +27,21 @@ from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, warn
 from envpool_py.ids import IdArray, Ids, Selection
-from envpool_py.pool import arguments, call_guard, stats
+from envpool_py.pool import arguments, call_guard, html_table, stats
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
-from envpool_py.pool.html_table import table
-from envpool_py.pool.keywords import ProcessPoolKeywords, check_options, spell_out
+from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
 from envpool_py.pool.recv_async import recv_async
+from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.space_list import Spaces
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
 from envpool_py.rendering import render_grid
 from envpool_py.seeding import Seed
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
+from envpool_py.worker.env_workers import SubprocEnvWorker
 from envpool_py.worker.hosts import Hosts, hosts_of
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ class BaseVectorEnv:
             self.observation_space: list[Any] = Spaces(each.observation_space for each in made)
             self.action_space: list[Any] = Spaces(each.action_space for each in made)
             self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
-            if hosts.group is not None:
-                warn_of_torch(len(hosts.group.hosts))
+            if hosts.supervisor is not None:
+                warn_of_torch(len(hosts.supervisor.hosts))
             self.is_closed = False
         except BaseException:
             self.is_closed = True
@@ -471,7 +471,7 @@ class BaseVectorEnv:
                 text += f", {self.engine.hosts.restarts.sum()} restarts"
         return text + (", closed)" if self.is_closed else ")")
 
-    _repr_html_ = table  # shown by notebooks
+    _repr_html_ = html_table.table  # shown by notebooks
 
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
@@ -483,7 +483,7 @@ class BaseVectorEnv:
             return
         self.is_closed = True
         self.engine.flight.stop()
-        call_guard.await_end(self, worker_group.GRACE)
+        call_guard.await_end(self, supervisor.GRACE)
         if self.engine.flight.recorder is not None:
             self.engine.flight.recorder.close()
         for error in self.engine.close():
@@ -513,7 +513,7 @@ class BaseVectorEnv:
     def _assert_open(self) -> None:
         if self.is_closed:
             raise ClosedEnvironmentError(f"{type(self).__name__} is closed; make a new pool")
-        if self._pid != os.getpid() and self.engine.hosts.group is not None:
+        if self._pid != os.getpid() and self.engine.hosts.supervisor is not None:
             raise RuntimeError(
                 f"{type(self).__name__} was made in process {self._pid}, and a fork of it cannot"
                 " use its workers; make another pool in the fork"
@@ -591,3 +591,10 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
         engine.flight.recorder = Recorder(engine.block, Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()
+
+
+def settled(pool: BaseVectorEnv) -> Iterator[StepResult]:
+    """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
+    while pool.waiting_id:
+        with contextlib.suppress(EnvError):
+            yield pool.drain()

@@ -74,18 +74,18 @@ def _listening(
     hosts: Hosts, loop: asyncio.AbstractEventLoop, event: asyncio.Event
 ) -> Iterator[float]:
     """Set ``event`` when results arrive or the pool is closed; the value: how often to look."""
-    if hosts.group is None:
+    if hosts.supervisor is None:
         yield _LOOK_EVERY
         return
-    connection = hosts.group.connection
-    connection.bell.listener = partial(loop.call_soon_threadsafe, event.set)
-    fd = connection.duplicate()
+    poller = hosts.supervisor.poller
+    poller.bell.listener = partial(loop.call_soon_threadsafe, event.set)
+    fd = poller.duplicate()
     if fd >= 0:
         loop.add_reader(fd, event.set)
     try:
-        yield 1.0 if (connection.rings or fd >= 0) and not hosts.local else _LOOK_EVERY
+        yield 1.0 if (poller.rings or fd >= 0) and not hosts.local else _LOOK_EVERY
     finally:
-        connection.bell.listener = None
+        poller.bell.listener = None
         if fd >= 0:
             loop.remove_reader(fd)
             release(fd)

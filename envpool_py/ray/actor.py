@@ -1,7 +1,7 @@
 """The code of an actor: the envs of a worker process, with calls of Ray in place of its pipes.
 
-An actor gets a frame (``envpool_py.worker.frames``) and the actions. It returns a list: the tokens,
-the groups of fields that follow, the rows of the tokens' envs, and items.
+An actor gets a message (``envpool_py.worker.messages``) and the actions. It returns a list: the
+tokens, the groups of fields that follow, the rows of the tokens' envs, and items.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from envpool_py.env.block import FINAL, FORM, Block
 from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
-from envpool_py.worker import frames
+from envpool_py.worker import messages
 from envpool_py.worker.child import EnvLoop, one_by_one
-from envpool_py.worker.frames import HEADER
+from envpool_py.worker.messages import HEADER
 from envpool_py.worker.watchdog import Watchdog
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
@@ -108,7 +108,7 @@ class EnvActor:
         """Say that the actor has started; return what an error calls it, and an item."""
         node = ray.get_runtime_context().get_node_id()[:8]
         name = f"actor on node {ray.util.get_node_ip_address()} ({node})"
-        return name, [(self._ids[0], frames.HELLO, b"")]
+        return name, [(self._ids[0], messages.HELLO, b"")]
 
     def build(self, env_fns: Sequence[bytes]) -> tuple[str, list[Any]]:
         """Make the envs; return as ``greet``, with the spaces or an error."""
@@ -117,20 +117,20 @@ class EnvActor:
         return self.greet()[0], self._outbox.take()[1]
 
     def handle(self, message: bytes) -> list[Any]:
-        """Carry out the requests of a frame; return the reply."""
+        """Carry out the requests of a message; return the reply."""
         kind, length = HEADER.unpack_from(message)
         end = HEADER.size + length
         body, rest = message[HEADER.size : end], message[end:]
-        if kind == frames.ATTACH:
+        if kind == messages.ATTACH:
             self._attach(Block(pickle.loads(body)), rest)  # noqa: S301 - from our own driver
-        elif kind == frames.CLOSE:
+        elif kind == messages.CLOSE:
             self._run({n: loop.close for n, loop in enumerate(self._loops)})
         else:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
             shares = one_by_one(kind, body) if self._threads else [(self._ids[0], body)]
             numbered = [(self._ids.index(i), own) for i, own in shares]
-            self._run({n: partial(self._loops[n].handle_frame, kind, own) for n, own in numbered})
+            self._run({n: partial(self._loops[n].handle_message, kind, own) for n, own in numbered})
         tokens, items = self._outbox.take()
         done, groups, rows = np.frombuffer(tokens, np.int64), 0, b""
         if self._attached.is_set() and len(done):
@@ -148,7 +148,7 @@ class EnvActor:
             calls[0]()
 
     def _attach(self, block: Block, positions: bytes) -> None:
-        attach = [partial(loop.handle_frame, frames.ATTACH, block) for loop in self._loops]
+        attach = [partial(loop.handle_message, messages.ATTACH, block) for loop in self._loops]
         self._run(dict(enumerate(attach)))
         self._block, self._rows = block, Rows(block)
         self._rows.put(POSITIONS, np.array(self._ids), positions)

@@ -13,9 +13,10 @@ import ray
 from envpool_py.env.options import INTEGER
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import PoolKeywords, check_options, spell_out
-from envpool_py.ray.actors import Actors
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
+from envpool_py.pool.keywords import PoolKeywords, check_options
+from envpool_py.pool.signatures import spell_out
+from envpool_py.ray.actor_supervisor import ActorSupervisor
+from envpool_py.worker.env_workers import SubprocEnvWorker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
@@ -39,7 +40,7 @@ class RayEnvWorker(SubprocEnvWorker):
         **options: of the actor, as ``ray.remote`` takes them.
     """
 
-    make_group = Actors
+    make_supervisor = ActorSupervisor
 
     def __init__(self, env_fn: Callable[[], Any], **options: Any) -> None:
         super().__init__(env_fn)

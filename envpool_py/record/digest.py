@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from envpool_py.env import spaces
-from envpool_py.env.spaces import Leaf
 from envpool_py.record import plain_codec
 
 
-def of_observations(leaves: Sequence[Leaf], parts: Sequence[Any], count: int) -> list[int]:
+def of_observations(leaves: Sequence[spaces.Leaf], parts: Sequence[Any], count: int) -> list[int]:
     """Digest ``count`` observations, given as an array ``(count, ...)`` for each leaf."""
     digests = [0] * count
     for leaf, part in zip(leaves, parts, strict=True):

@@ -21,7 +21,7 @@ from envpool_py.env.executor import Abandoned
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import KEPT
 from envpool_py.env.spaces import snapshot
-from envpool_py.worker import frames
+from envpool_py.worker import messages
 from envpool_py.worker.child import EnvLoop, run_envs
 
 #: Seconds for which the caller waits until a thread has finished the row that it writes.
@@ -34,9 +34,9 @@ class ThreadEnd:
     ``note`` takes tokens, or ``look``, which then handles the items.
 
     Attributes:
-        inbox: the frames for the thread.
+        inbox: the messages for the thread.
         items: token, status and value of what the block cannot hold.
-        sent: the number of frames.
+        sent: the number of messages.
         is_over: whether the thread has nothing left to do.
     """
 
@@ -68,9 +68,9 @@ class ThreadEnd:
 
     def receive(self) -> tuple[int, Any]:
         self.enter()
-        frame = self.inbox.get()
+        message = self.inbox.get()
         self.leave()
-        return frame
+        return message
 
     def add(self, token: int, status: int, value: Any) -> None:
         self.items.append((token, status, value))
@@ -90,7 +90,7 @@ class ThreadEnd:
         raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
         raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
         coroutines.cancel(thread)
-        self.inbox.put((frames.CLOSE, None))
+        self.inbox.put((messages.CLOSE, None))
 
 
 class EnvThread(EnvLoop):

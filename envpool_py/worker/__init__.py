@@ -2,6 +2,6 @@
 
 from envpool_py.env.request import Request
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
+from envpool_py.worker.env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
 __all__ = ["DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "SubprocEnvWorker"]

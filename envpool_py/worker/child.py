@@ -33,7 +33,7 @@ from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.errors import pack_failure
-from envpool_py.worker import cores_and_threads, descriptors, frames
+from envpool_py.worker import cores_and_threads, descriptors, messages
 from envpool_py.worker.child_connection import ChildConnection, Spinning
 from envpool_py.worker.watchdog import show_stacks
 
@@ -100,7 +100,7 @@ class EnvLoop:
     """
 
     _load: Callable[[Any], Any] = staticmethod(pickle.loads)
-    _dump: Callable[[Any, str], Any] = staticmethod(frames.dumps)
+    _dump: Callable[[Any, str], Any] = staticmethod(messages.dumps)
     _dump_error: Callable[[BaseException, str], Any] = staticmethod(pack_failure)
 
     def __init__(
@@ -116,19 +116,19 @@ class EnvLoop:
         self._loop: StepLoop | None = None
         self.heartbeat: Heartbeat | None = None
 
-    def handle_frame(self, kind: int, body: Any) -> bool:
-        """Carry out the requests of one frame; return False for CLOSE."""
-        if kind <= frames.TOKENS_EARLY:
-            self._carry_out(body, PUBLISH_AFTER if kind == frames.TOKENS_EARLY else 0)
-        elif kind == frames.REQUESTS:
+    def handle_message(self, kind: int, body: Any) -> bool:
+        """Carry out the requests of one message; return False for CLOSE."""
+        if kind <= messages.TOKENS_EARLY:
+            self._carry_out(body, PUBLISH_AFTER if kind == messages.TOKENS_EARLY else 0)
+        elif kind == messages.REQUESTS:
             self._answer(self._load(body))
-        elif kind == frames.ATTACH:
+        elif kind == messages.ATTACH:
             self._attach(self._open_block(body))
-        return kind != frames.CLOSE
+        return kind != messages.CLOSE
 
     def make_envs(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and send their spaces to the parent; False if an env_fn raised."""
-        self._end.add(self._ids[0], frames.HELLO, b"")
+        self._end.add(self._ids[0], messages.HELLO, b"")
         for i, env_fn in zip(self._ids, env_fns, strict=True):
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
             self._end.send()
@@ -136,7 +136,7 @@ class EnvLoop:
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
                 self._executors[i] = executor = Executor(make)
                 claim_instance(executor.env, i, self._claimed)
-                self._end.add(i, frames.HELLO, self._dump(executor.env_spaces(), "the spaces"))
+                self._end.add(i, messages.HELLO, self._dump(executor.env_spaces(), "the spaces"))
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
                 self._fail(i, "env_fn", error)
                 self._end.send()
@@ -193,17 +193,17 @@ class EnvLoop:
 
     def _send_beside(self, token: int, beside: Beside) -> None:
         what = "the result" if "reply" in beside else "the info or observation"
-        self._end.add(token, frames.VALUES, self._dump(beside, what))
+        self._end.add(token, messages.VALUES, self._dump(beside, what))
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
-        self._end.add(token, frames.FAILURE, self._dump_error(error, kind))
+        self._end.add(token, messages.FAILURE, self._dump_error(error, kind))
 
     def close(self) -> None:
         for i, executor in self._executors.items():
             try:
                 executor.close()
             except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
-                self._end.add(i, frames.CLOSE_FAILURE, self._dump_error(error, "close"))
+                self._end.add(i, messages.CLOSE_FAILURE, self._dump_error(error, "close"))
         with contextlib.suppress(ConnectionError):  # the parent has ended
             self._end.send()
 
@@ -214,7 +214,7 @@ def run_envs(
     """Carry out the parent's requests, one by one, until the parent closes the connection."""
     if loop.make_envs(env_fns):
         handled = 0
-        while loop.handle_frame(*receive()):
+        while loop.handle_message(*receive()):
             handled += counts
             if loop.heartbeat is not None and counts:
                 loop.heartbeat.count(handled)
@@ -255,14 +255,14 @@ def run_threads(
         threads[-1].start()
     kind = handled = 0
     heartbeat: Heartbeat | None = None
-    while kind != frames.CLOSE:
+    while kind != messages.CLOSE:
         kind, body = end.receive()
         handled += 1
-        if kind <= frames.REQUESTS:
+        if kind <= messages.REQUESTS:
             for i, own in one_by_one(kind, body):
                 inboxes[i].put((kind, own))
         else:
-            block = open_block(body) if kind == frames.ATTACH else None
+            block = open_block(body) if kind == messages.ATTACH else None
             if block is not None and block.spec.timed:
                 heartbeat = Heartbeat(block.heartbeats[ids[0]])
             for inbox in inboxes.values():
@@ -274,8 +274,8 @@ def run_threads(
 
 
 def one_by_one(kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:
-    """Split the body of a frame with requests: each env, and the body of a frame for it alone."""
-    if kind == frames.REQUESTS:
+    """Split the body of a message with requests: each env, and the body of one for it alone."""
+    if kind == messages.REQUESTS:
         for token, data in pickle.loads(body):  # noqa: S301 - from our own parent
             yield token & ID_MASK, pickle.dumps([(token, data)])
     else:

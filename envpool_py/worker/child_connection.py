@@ -1,4 +1,4 @@
-"""A worker process's end of its connection to the parent: receive frames, send results."""
+"""A worker process's end of its connection to the parent: receive messages, send results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import socket
 from time import perf_counter, thread_time
 
-from envpool_py.worker.frames import ATOMIC, CLOSE, HEADER, ITEM, LARGEST, READ
+from envpool_py.worker.messages import ATOMIC, CLOSE, HEADER, ITEM, LARGEST, READ
 
 #: Longest time, in seconds, for which a process spins for its next request before it sleeps.
 LONGEST_SPIN = 10e-3
@@ -73,13 +73,13 @@ class ChildConnection:
         self._items: list[bytes] = []
 
     def receive(self) -> tuple[int, bytes]:
-        """Return the next frame as (kind, body); ``CLOSE`` if the parent has closed its end."""
+        """Return the next message as (kind, body); ``CLOSE`` if the parent has closed its end."""
         data = self._received
         while True:
             if len(data) >= HEADER.size:
                 kind, length = HEADER.unpack_from(data)
                 if not (0 <= kind <= CLOSE and 0 <= length <= LARGEST):
-                    raise ValueError(f"no frame has kind {kind} and length {length}")
+                    raise ValueError(f"no message has kind {kind} and length {length}")
                 end = HEADER.size + length
                 if len(data) >= end:
                     self._received = data[end:]

@@ -15,23 +15,22 @@ from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
 from envpool_py.env.options import SAME_STEP, ProcessOptions
 from envpool_py.env.request import ID_MASK, RESET, Request
-from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, naming_env
 from envpool_py.ids import IdArray
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.builtin_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.custom_host import CustomHost
+from envpool_py.worker.env_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.host import Host, Send
 from envpool_py.worker.inline_host import InlineHost
-from envpool_py.worker.worker_group import WorkerGroup
+from envpool_py.worker.supervisor import Supervisor
 
 #: Seconds for which the caller spins for results before it sleeps, if it has its own core.
 SPIN_FOR = 300e-6
 
 
 class Hosts:
-    """The hosts of a pool: a ``group`` of processes (or None) for the first envs, ``local`` ones.
+    """The hosts of a pool: those of its ``supervisor`` (or None), then ``local`` ones.
 
     Attributes:
         all: all hosts, the local ones last.
@@ -42,31 +41,31 @@ class Hosts:
     """
 
     def __init__(
-        self, num_envs: int, group: WorkerGroup | None, make_local: Callable[[], list[InlineHost]]
+        self, count: int, supervisor: Supervisor | None, make_local: Callable[[], list[InlineHost]]
     ) -> None:
-        self.num_envs = num_envs
-        self.group = group
+        self.num_envs = count
+        self.supervisor = supervisor
         self._make_local = make_local
         self.local: list[InlineHost] = []
         self.spin_for = 0.0
         self.closing = threading.Event()
-        self.restarts = np.zeros(num_envs, dtype=np.int64)
+        self.restarts = np.zeros(count, dtype=np.int64)
         # The last messages for steps of all envs, and what they were made from.
         self._kept: tuple[Any, list[Send]] = None, []
         self.all: list[Host] = []
-        self._home = np.empty(num_envs, dtype=np.intp)
+        self._home = np.empty(count, dtype=np.intp)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
-        """Make all envs and return their spaces; see ``WorkerGroup.await_started``."""
-        group = self.group
-        if group is not None:  # first, so that they do not inherit descriptors of envs here
-            group.start()
+        """Make all envs and return their spaces; see ``Supervisor.await_started``."""
+        supervisor = self.supervisor
+        if supervisor is not None:  # first, so that they do not inherit descriptors of envs here
+            supervisor.start()
         self.local = self._make_local()
         found: dict[int, EnvSpaces] = {}
-        if group is not None:
-            found = group.await_started(chunks, check)
-            self.all += group.hosts
-            if self.local and len(group.hosts) < len(usable_cores()):
+        if supervisor is not None:
+            found = supervisor.await_started(chunks, check)
+            self.all += supervisor.hosts
+            if self.local and len(supervisor.hosts) < len(usable_cores()):
                 self.spin_for = SPIN_FOR
         for host in self.local:
             self.all.append(host)
@@ -77,7 +76,7 @@ class Hosts:
 
     def attach(self, spec: Spec) -> Block:
         """Make the block of all envs; every host writes rows into it from now on."""
-        block = Block(spec, None) if self.group is None else self.group.make_block(spec)
+        block = Block(spec, None) if self.supervisor is None else self.supervisor.make_block(spec)
         for host in self.local:
             host.attach(block)
         return block
@@ -90,7 +89,7 @@ class Hosts:
         return ids[[not self.of(i).is_dead for i in ids.tolist()]]
 
     def prepare_tokens(
-        self, index: Any, tokens: Array, *, reset: bool, publish_early: bool
+        self, index: Any, tokens: spaces.Array, *, reset: bool, publish_early: bool
     ) -> list[Send]:
         """Prepare to send steps, or plain resets, to these envs, a message for each host.
 
@@ -113,7 +112,7 @@ class Hosts:
         return messages
 
     def prepare_requests(
-        self, ids: IdArray, tokens: Array, requests: Sequence[Request]
+        self, ids: IdArray, tokens: spaces.Array, requests: Sequence[Request]
     ) -> list[Send]:
         """Prepare to send a request to each of these envs; see ``Host.prepare_requests``."""
         by_host: dict[int, list[tuple[int, Request]]] = {}
@@ -126,15 +125,15 @@ class Hosts:
         return {i for host in self.all for i in host.cancel(ids.intersection(host.ids))}
 
     def describe(self) -> str:
-        if self.group is None:
+        if self.supervisor is None:
             return ""
-        return self.group.describe() + (", caller_steps=True" if self.local else "")
+        return self.supervisor.describe() + (", caller_steps=True" if self.local else "")
 
     def wake(self) -> None:
         """End the wait of a call that is under way in another thread."""
         self.closing.set()
-        if self.group is not None:
-            self.group.connection.wake()
+        if self.supervisor is not None:
+            self.supervisor.poller.wake()
 
     def close(self) -> list[EnvError]:
         errors: list[EnvError] = []
@@ -142,8 +141,8 @@ class Hosts:
             for host in self.local:
                 errors += host.close()
         finally:
-            if self.group is not None:
-                errors = self.group.close() + errors
+            if self.supervisor is not None:
+                errors = self.supervisor.close() + errors
         return errors
 
 
@@ -200,10 +199,10 @@ def hosts_of(workers: Sequence[Any], options: ProcessOptions, *, publish_early: 
     first = count
     if options.caller_steps and spread < count:  # else every env has its own process
         first -= max(count // ((2 if publish_early else 1) * spread + 1), 1)
-    env_fns = [worker.env_fn for worker in workers]
-    group = workers[0].make_group(env_fns[:first], workers[0].context, min(spread, first), options)
+    env_fns, make = [worker.env_fn for worker in workers], workers[0].make_supervisor
+    supervisor = make(env_fns[:first], workers[0].context, min(spread, first), options)
     makers = [partial(Executor, env_fn) for env_fn in env_fns[first:]]
-    return Hosts(count, group, lambda: _make_inline(range(first, count), makers))
+    return Hosts(count, supervisor, lambda: _make_inline(range(first, count), makers))
 
 
 def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:

@@ -30,13 +30,13 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from envpool_py import errors
+from envpool_py.env import shared_memory
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
-from envpool_py.worker import child, descriptors, frames, watchdog
-from envpool_py.worker.frames import ITEM
+from envpool_py.worker import child, descriptors, messages, watchdog
 from envpool_py.worker.host import Send
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.poller import Poller
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
@@ -70,7 +70,7 @@ class Stream:
         self.outbox = memoryview(b"")
         # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
         # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
-        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), ITEM.size
+        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), messages.ITEM.size
 
     def flush(self) -> bool:
         """Send what the process accepts of the waiting bytes; return True if none is left."""
@@ -103,19 +103,19 @@ class Stream:
         chunks, before, needed = self._received  # new ones if a signal handler has closed the pool
         if sum(map(len, chunks)) < needed:  # join the pieces of a large item only once
             return before
-        data, items, start, needed = b"".join(chunks), before.copy(), 0, ITEM.size
-        while len(data) - start >= ITEM.size:
-            token, status, length = ITEM.unpack_from(data, start)
+        data, items, start, needed = b"".join(chunks), before.copy(), 0, messages.ITEM.size
+        while len(data) - start >= messages.ITEM.size:
+            token, status, length = messages.ITEM.unpack_from(data, start)
             known = token >= 0 and token & ID_MASK in self._ids
-            known &= 0 <= status <= frames.CLOSE_FAILURE
-            if not (known and 0 <= length <= frames.LARGEST):
+            known &= 0 <= status <= messages.CLOSE_FAILURE
+            if not (known and 0 <= length <= messages.LARGEST):
                 self.garbled, start = True, len(data)
                 break
-            needed = ITEM.size + length
+            needed = messages.ITEM.size + length
             if len(data) - start < needed:
                 break
-            items.append((token, status, data[start + ITEM.size : start + needed]))
-            start, needed = start + needed, ITEM.size
+            items.append((token, status, data[start + messages.ITEM.size : start + needed]))
+            start, needed = start + needed, messages.ITEM.size
         self._received = [data[start:]], items, needed
         return items
 
@@ -127,7 +127,7 @@ class ProcessHost:
     Attributes:
         exit: how the process ended; None while it runs, "" before it was started.
         ended: whether the process has ended and its end was not handled yet.
-        restarting: whether the process was restarted, and recovery has not handled that yet.
+        restart_begun: whether the process was restarted, and recovery has not handled that yet.
         deadline: the time at which it is killed unless it makes progress; infinity: never.
         kill_reason: why the pool killed it; None if it did not.
         start_error: the error of an env_fn.
@@ -136,7 +136,6 @@ class ProcessHost:
         items: the data that the process sent beside rows, each with the token of its request.
     """
 
-    #: Words of messages.
     kind, killed = "process", "was killed"
 
     number: int
@@ -144,7 +143,7 @@ class ProcessHost:
     env_fns: list[Any]
     _context: BaseContext
     _shared: child.Shared
-    _connection: ParentConnection
+    _poller: Poller
 
     def __post_init__(self) -> None:
         self.close_errors: list[EnvError] = []
@@ -155,7 +154,7 @@ class ProcessHost:
     def _reset(self) -> None:
         self.process: Any = None
         self.exit: str | None = ""
-        self.ended = self.restarting = False
+        self.ended = self.restart_begun = False
         self.deadline = math.inf
         self.spaces: dict[int, EnvSpaces] = {}
         self.start_error: EnvError | None = None
@@ -173,7 +172,7 @@ class ProcessHost:
             with contextlib.ExitStack() as spare:  # a start that runs out of descriptors leaks some
                 for _ in range(6):
                     spare.callback(os.close, os.dup(self.stream.fd))
-            self.stacks = descriptors.create_memory()
+            self.stacks = shared_memory.create()
             shared = self._shared._replace(stacks=self.stacks)
             # Stored before the start, so that it can be killed after an interrupt.
             self.process = self._context.Process(  # type: ignore[attr-defined]
@@ -189,8 +188,8 @@ class ProcessHost:
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(self.process.sentinel)
             self._death_fd = descriptors.claim(fd)
-            self._connection.watch(self.stream.fd, self._on_stream)
-            self._connection.watch(fd, self._on_death)
+            self._poller.watch(self.stream.fd, self._on_stream)
+            self._poller.watch(fd, self._on_death)
         except BaseException:
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
@@ -202,14 +201,14 @@ class ProcessHost:
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
         if again:
-            self.restarting, self.deadline = True, time.monotonic() + SLOW_START
+            self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
         self.exit = None
 
     def _free(self) -> None:
         for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
             fd: int = getattr(owner, name)
             setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
-            self._connection.forget(fd)
+            self._poller.forget(fd)
             descriptors.release(fd)
 
     @property
@@ -233,13 +232,7 @@ class ProcessHost:
 
     def stack_of(self, thread: int) -> tuple[str, str]:
         """Return the user's line and the env's frames at which this thread is now."""
-
-        def send(signum: int) -> None:
-            # To the process alone: its children have no handler, and a second dump would mix.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, signum)
-
-        return watchdog.await_stack(self.stacks, send, thread)
+        return watchdog.await_stack(self.stacks, self.process.pid, thread)
 
     def end(self, reason: str | None = None) -> None:
         """Kill the process and wait for its end, at most 5 seconds."""
@@ -280,15 +273,15 @@ class ProcessHost:
 
     @property
     def is_dead(self) -> bool:
-        return self.exit is not None or self.restarting
+        return self.exit is not None or self.restart_begun
 
     @property
     def is_restarting(self) -> bool:
-        return self.restarting and self.exit is None and not self.started and not self.start_error
+        return self.restart_begun and self.exit is None and not (self.started or self.start_error)
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
-        kind = frames.TOKENS_EARLY if publish_early else frames.TOKENS
-        return partial(self.write, frames.frame(kind, data))
+        kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
+        return partial(self.write, messages.pack(kind, data))
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         # A request that several envs share is pickled once, but unpickled once per env: each env
@@ -298,9 +291,9 @@ class ProcessHost:
         for token, request in pairs:
             if id(request) not in bodies:
                 what = f"env {token & ID_MASK}: the arguments of {request.kind}"
-                bodies[id(request)] = frames.dumps(request, what)
+                bodies[id(request)] = messages.dumps(request, what)
             message.append((token, bodies[id(request)]))
-        return partial(self.write, frames.frame(frames.REQUESTS, pickle.dumps(message)))
+        return partial(self.write, messages.pack(messages.REQUESTS, pickle.dumps(message)))
 
     def cancel(self, ids: set[int]) -> set[int]:
         if self.stream.cut:  # the rest of a message cannot be sent
@@ -313,7 +306,7 @@ class ProcessHost:
             return
         stream = self.stream
         stream.sent += 1
-        if len(data) <= frames.ATOMIC and not stream.outbox:  # the system does not split it
+        if len(data) <= messages.ATOMIC and not stream.outbox:  # the system does not split it
             try:
                 data = data[os.write(stream.fd, data) :]
             except (BlockingIOError, ConnectionError):
@@ -323,18 +316,18 @@ class ProcessHost:
                     return
         stream.outbox = memoryview(bytes(stream.outbox) + data)
         if not stream.flush():
-            self._connection.watch(stream.fd, self._on_stream, write=True)
+            self._poller.watch(stream.fd, self._on_stream, write=True)
 
-    def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the connection calls
+    def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the poller calls
         self.ended = True
         return True
 
     def _on_stream(self, fd: int, events: int) -> bool:
         if events & select.POLLOUT and self.stream.flush():
-            self._connection.watch(fd, self._on_stream)
+            self._poller.watch(fd, self._on_stream)
         self.read()
         if self.stream.ended:  # else every poll would report it
-            self._connection.forget(fd)
+            self._poller.forget(fd)
             self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
         return self.stream.ended
 
@@ -345,12 +338,12 @@ class ProcessHost:
         while items:
             token, status, data = items[0]
             i = token & ID_MASK
-            if status == frames.HELLO:
+            if status == messages.HELLO:
                 self._greet(i, data)
-            elif status == frames.CLOSE_FAILURE:
+            elif status == messages.CLOSE_FAILURE:
                 if (error := self._error_in(i, data)) is not None:
                     self.close_errors.append(error)
-            elif status == frames.FAILURE and not self.started:
+            elif status == messages.FAILURE and not self.started:
                 self.start_error = self._error_in(i, data)
             else:
                 self.items[token & _KEY] = token & ~RESET, (status, data)
@@ -367,7 +360,7 @@ class ProcessHost:
                 self.start_error = spaces
             else:
                 self.spaces[i] = spaces
-        if self.restarting:
+        if self.restart_begun:
             limit = self._shared.options.step_timeout or SLOW_START
             self.deadline = math.inf if self.started else time.monotonic() + limit
 
@@ -378,7 +371,7 @@ class ProcessHost:
                 self.kill(reason=_UNREADABLE)
                 return self.death_of(i)
         status, data = self.items.pop(key)[1]
-        if status == frames.FAILURE:
+        if status == messages.FAILURE:
             return self._error_in(i, data) or self.death_of(i)
         return self._loaded(data, i, kind)
 

@@ -5,7 +5,7 @@ one thread steps several envs, that of the first one is used:
 
 * the env that carries out a request (its id plus 1), 0 for none, -1 for a request without timeout;
 * the start of that request, a float64 of ``time.monotonic``, the same clock in all processes;
-* the number of frames that the process has handled, for the first env of a process;
+* the number of messages that the process has handled, for the first env of a process;
 * the number of the thread, as Python's stacks name it.
 
 The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
@@ -15,6 +15,7 @@ cannot be overdue earlier. The process needs two stores and one clock reading pe
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -55,7 +56,7 @@ class Watchdog:
         self.limit = limit
         self.next_check = time.monotonic() + limit
         self._heartbeats = heartbeats
-        # The time at which a process was first idle with a frame to read, by its progress.
+        # The time at which a process was first idle with a message to read, by its progress.
         self._idle: dict[tuple[int, int, float], float] = {}
 
     def forget(self, numbers: Sequence[int]) -> None:
@@ -69,7 +70,7 @@ class Watchdog:
         """Return the numbers of overdue heartbeats and their stuck envs, if it is time to check.
 
         The env is None if the process has not begun its request. ``sent`` returns the number of
-        frames sent, for each heartbeat of a process that runs.
+        messages sent, for each heartbeat of a process that runs.
         """
         now = time.monotonic()
         if now < self.next_check:
@@ -83,7 +84,7 @@ class Watchdog:
             since = began = float(row.view(np.float64)[1])  # read after the env, see `Heartbeat`
             if env < 0 or (env == 0 and done >= count):
                 continue
-            if env == 0:  # it has a frame to read
+            if env == 0:  # it has a message to read
                 progress = number, done, began
                 since = idle[progress] = self._idle.get(progress, now)
             # Read the env again: if its request has ended, the time may belong to another one.
@@ -95,10 +96,11 @@ class Watchdog:
         return found
 
 
-def await_stack(fd: int, kill: Callable[[int], None], thread: int = 0) -> tuple[str, str]:
-    """Wait for the stack of the process that ``kill`` signals; see ``read_stack``."""
-    kill(STACK_SIGNAL)
-    kill(signal.SIGCONT)  # a stopped process handles no other signal
+def await_stack(fd: int, pid: int, thread: int = 0) -> tuple[str, str]:
+    """Request the stack of this process, and wait for it; see ``read_stack``."""
+    with contextlib.suppress(ProcessLookupError):  # its children have no handler
+        os.kill(pid, STACK_SIGNAL)
+        os.kill(pid, signal.SIGCONT)  # a stopped process handles no other signal
     size, limit = 0, time.monotonic() + STACK_GRACE
     quiet = limit
     while time.monotonic() < min(limit, quiet):

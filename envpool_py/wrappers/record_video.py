@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from envpool_py import ids as ids_
-from envpool_py import rendering
+from envpool_py import rendering, video
 from envpool_py.env.spaces import Array
 from envpool_py.ids import Ids
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.rendering import VideoWrapper
+from envpool_py.video import VideoWrapper
 from envpool_py.wrappers.vector import VectorEnvWrapper, is_last
 
 
@@ -69,7 +69,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
                     f"env {env_id}: render_mode is {mode!r}; a video needs an env that is made with"
                     ' render_mode="rgb_array"'
                 )
-        rendering.ffmpeg()
+        video.ffmpeg()
         if step_trigger is None and episode_trigger is None:
             episode_trigger = lambda _: True  # noqa: E731
         self.video_path: Path | None = None

@@ -95,9 +95,9 @@ def step_all(pool):
     """Have all four envs step, so that more rows are there than a batch holds; return two ids."""
     pool.reset(range(4))
     pool.send(np.zeros(4))
-    connection, chunks = pool.pool.engine.hosts.group.connection, pool.pool.engine.arrivals.chunks
+    poller, chunks = pool.pool.engine.hosts.supervisor.poller, pool.pool.engine.arrivals.chunks
     while sum(map(len, chunks)) < TOKEN_BYTES * 4:
-        connection.collect(chunks)
+        poller.collect(chunks)
         time.sleep(0.001)
     return ids_of(pool.recv())
 

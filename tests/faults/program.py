@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from tests.faults import helpers
 from tests.support.helpers import wait_until
 from tests.support.places import PLACES
@@ -40,7 +40,7 @@ def started(place, how, path):
 
 if __name__ == "__main__":
     how, places, folder = sys.argv[1:]
-    worker_group.GRACE = 0.1
+    supervisor.GRACE = 0.1
     # Kept, to be found at the end, as a user's pool would be.
     kept = {place: started(place, how, Path(folder, place)) for place in places.split(",")}
     print(json.dumps({place: pids for place, (_, pids) in kept.items()}), flush=True)  # noqa: T201

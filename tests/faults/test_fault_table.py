@@ -189,7 +189,7 @@ LIMIT = 0.5
 
 def look_soon(pool, limit=LIMIT):
     """Have a pool, made with a long step_timeout, look for what takes longer than the limit."""
-    dog = pool.engine.hosts.group.watchdog
+    dog = pool.engine.hosts.supervisor.watchdog
     dog.limit, dog.next_check = limit, 0.0
 
 
@@ -338,7 +338,7 @@ def test_when_a_process_is_overdue(monkeypatch):
     assert look() == look() == []
     for done in (1, 2):
         beats[1].count(done)
-        sent[1] = 3  # a frame that process 1 does not read at first
+        sent[1] = 3  # a message that process 1 does not read at first
         assert look() == []
         assert look() == [(1, None)]
     del sent[1]  # it has ended

@@ -13,7 +13,7 @@ from gymnasium.error import ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, WorkerDiedError
 from envpool_py.seeding import of_episode
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from tests.faults import helpers
 from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.record.runs import failing
@@ -53,7 +53,7 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place):
 )
 def test_a_process_is_started_again_with_all_its_envs(place, how, on_error, monkeypatch):
     """One that has ended, which a call may have seen or not, or one that a cancelled step fills."""
-    monkeypatch.setattr(worker_group, "GRACE", 0.1)
+    monkeypatch.setattr(supervisor, "GRACE", 0.1)
     with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
         mates = helpers.mates_of(pool, 1)

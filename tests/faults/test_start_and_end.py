@@ -19,8 +19,8 @@ from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
 from envpool_py.pool import call_guard
-from envpool_py.worker import worker_group
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker import supervisor
+from envpool_py.worker.poller import Poller
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, count_fns, kill, reset_pool, running
 from tests.support import broken, envs
@@ -125,7 +125,7 @@ def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, 
         assert wait_until(lambda: warned and path.exists() and path.read_text())
         helpers.signalling(signal.SIGINT)()
 
-    monkeypatch.setattr(worker_group, "GRACE", 0.1)
+    monkeypatch.setattr(supervisor, "GRACE", 0.1)
     monkeypatch.setattr("envpool_py.worker.process_host.SLOW_START", 0.1)
     path = tmp_path / "pid"
     with warnings.catch_warnings(record=True) as warned, no_process_left():
@@ -239,7 +239,7 @@ def test_close_closes_every_env_once_and_ends_every_process(place, fails, raises
 @pytest.mark.parametrize("place", ["shmem-fork", *slow("shmem-spawn")])
 def test_close_ends_what_does_not_end(place, tmp_path, monkeypatch):
     """One env ignores SIGTERM and has a child process, one is stopped, one is quick."""
-    monkeypatch.setattr(worker_group, "GRACE", 0.1)
+    monkeypatch.setattr(supervisor, "GRACE", 0.1)
     path = tmp_path / "pid"
     pool = PLACES[place](BROKEN)
     pids = pool.call("pid")
@@ -268,7 +268,7 @@ def test_another_thread_may_close_the_pool(place, options, gates, beside, monkey
             assert place == "dummy" or refused.wait(60), "the call waits for the env"
         closing.finish()
 
-    monkeypatch.setattr(worker_group, "GRACE", 120.0)
+    monkeypatch.setattr(supervisor, "GRACE", 120.0)
     refused = threading.Event()
     fns = [partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
     with no_process_left(), reset_pool(place, fns, **options) as pool:
@@ -292,7 +292,7 @@ def test_a_signal_handler_may_close_the_pool(place, sender, raises, monkeypatch)
         if raises:
             raise InterruptedError("as a program that is to end")
 
-    monkeypatch.setattr(worker_group, "GRACE", 0.1)
+    monkeypatch.setattr(supervisor, "GRACE", 0.1)
     with no_process_left(), helpers.handling(signal.SIGUSR1, handle):
         pool = PLACES[place](BROKEN)
         pool.reset()
@@ -345,11 +345,11 @@ def test_a_pool_is_closed_while_an_env_is_recreated(options, request_, by, besid
 def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):
     """Two threads must not work on the same messages."""
 
-    def collect_late(connection, chunks):
+    def collect_late(poller, chunks):
         if not inside.is_set():
             inside.set()
             waited.append(wait_until(close_waits))
-        return collect(connection, chunks)
+        return collect(poller, chunks)
 
     def close_waits():
         stacks = map(traceback.walk_stack, sys._current_frames().values())
@@ -362,9 +362,9 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):
             while True:
                 pool.step(GOOD)
 
-    collect, inside, waited = ParentConnection.collect, threading.Event(), []
+    collect, inside, waited = Poller.collect, threading.Event(), []
     with no_process_left(), reset_pool("shmem-fork-packed", FNS) as pool:
-        monkeypatch.setattr(ParentConnection, "collect", collect_late)
+        monkeypatch.setattr(Poller, "collect", collect_late)
         stepping = beside(step)
         assert inside.wait(60)
         pool.close()
@@ -423,7 +423,7 @@ def test_a_forked_copy_of_a_pool_does_not_harm_it(place, closes):
 
 def test_a_pool_made_in_a_forked_child():
     def use():
-        worker_group.GRACE = 0.1
+        supervisor.GRACE = 0.1
         pool = PLACES["shmem-fork-packed"](FNS)
         pool.reset()
         assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
-from envpool_py.worker import worker_group
+from envpool_py.worker import supervisor
 from tests.support import envs
 from tests.support.helpers import wait_until
 from tests.support.places import PLACES, QUICK
@@ -179,7 +179,7 @@ def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_erro
 
 
 def test_close_cancels_a_coroutine_that_hangs(monkeypatch):
-    monkeypatch.setattr(worker_group, "GRACE", 0.3)
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
     pool = ThreadVectorEnv(HANGING)
     pool.reset()
     pool.send([0, 1])

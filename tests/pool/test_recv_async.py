@@ -16,8 +16,8 @@ from envpool_py import (
     VectorEnvWrapper,
     WorkerDiedError,
 )
-from envpool_py.worker import worker_group
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker import supervisor
+from envpool_py.worker.poller import Poller
 from tests.backends.test_worker_contract import PromptThreadWorker
 from tests.pool.test_async import rows_of
 from tests.support import envs
@@ -160,7 +160,7 @@ def test_a_pool_closed_meanwhile_ends_the_wait(place, by_thread):
 
 
 def test_a_pool_closed_while_an_env_steps(gates, monkeypatch):
-    monkeypatch.setattr(worker_group, "GRACE", 0.1)
+    monkeypatch.setattr(supervisor, "GRACE", 0.1)
 
     async def run():
         with gated("shmem-fork", gates) as pool:
@@ -303,7 +303,7 @@ def test_wrappers_change_the_rows():
 
 
 def test_without_a_descriptor_it_looks_now_and_then(monkeypatch):
-    monkeypatch.setattr(ParentConnection, "duplicate", lambda _: -1)
+    monkeypatch.setattr(Poller, "duplicate", lambda _: -1)
 
     async def run():
         with PLACES["shmem-fork"](count_fns()) as pool:

@@ -17,8 +17,8 @@ from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEn
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads import env_thread
-from envpool_py.threads.thread_group import ThreadEnvWorker
-from envpool_py.worker import worker_group
+from envpool_py.threads.env_worker import ThreadEnvWorker
+from envpool_py.worker import supervisor
 from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support import envs
 from tests.support.helpers import ROOT, wait_until
@@ -158,7 +158,7 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
         assert pool.restarts.tolist() == [0, 1]
         assert len(threads_named("envpool_py 1-1")) == 2
         pool.send([0, 0])
-        assert wait_until(lambda: pool.engine.hosts.group.connection.bell.qsize() == 2)
+        assert wait_until(lambda: pool.engine.hosts.supervisor.poller.bell.qsize() == 2)
         GatedEnv.gates[1].set()  # the abandoned thread goes on
         assert GatedEnv.returned.wait(120)
         assert wait_until(lambda: len(threads_named("envpool_py 1-1")) == 1)
@@ -170,7 +170,7 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
 
 
 def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
-    monkeypatch.setattr(worker_group, "GRACE", 0.3)
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
     pool = ThreadVectorEnv(gated)
     pool.reset()
     pool.send([0, 1])
@@ -189,7 +189,7 @@ class HangsInClose(envs.CountEnv):
 
 
 def test_close_waits_once_for_all_threads_that_hang_in_it(monkeypatch):
-    monkeypatch.setattr(worker_group, "GRACE", 0.3)
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
     monkeypatch.setattr(env_thread, "_WRITES_FOR", 100.0)  # of a thread that writes a row
     HangsInClose.gate.clear()
     pool = ThreadVectorEnv([HangsInClose] * 4)
@@ -217,7 +217,7 @@ def test_the_stack_of_a_thread_in_a_worker_process():
 
 
 def test_restart_by_hand_of_a_thread_that_hangs(gated, monkeypatch):
-    monkeypatch.setattr(worker_group, "GRACE", 0.3)
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
     with ThreadVectorEnv(gated) as pool:
         pool.reset()
         pool.send([0, 1])
@@ -257,15 +257,15 @@ def test_a_pool_that_is_closed_just_before_a_wait_does_not_wait(monkeypatch):
     """As by a signal handler, whose close takes the message that it has sent to the wait."""
 
     def fetch(*args):
-        monkeypatch.setattr(connection, "fetch", wait)
+        monkeypatch.setattr(poller, "fetch", wait)
         pool.close()
         return wait(*args)
 
     pool = ThreadVectorEnv([OwnThreadEnv] * 2)
     pool.reset()
-    connection = pool.engine.hosts.group.connection
-    wait = connection.fetch
-    monkeypatch.setattr(connection, "fetch", fetch)
+    poller = pool.engine.hosts.supervisor.poller
+    wait = poller.fetch
+    monkeypatch.setattr(poller, "fetch", fetch)
     monkeypatch.setattr(flight, "HANGS_AFTER", 1e5)
     with pytest.raises(ClosedEnvironmentError):
         pool.step([0, 0])
@@ -362,8 +362,8 @@ def test_a_program_ends_although_a_thread_hangs(tmp_path):
     script.write_text(
         "import time, gymnasium as gym, numpy as np\n"
         "from envpool_py import ThreadVectorEnv\n"
-        "from envpool_py.worker import worker_group\n"
-        "worker_group.GRACE = 0.3\n"
+        "from envpool_py.worker import supervisor\n"
+        "supervisor.GRACE = 0.3\n"
         "class Env(gym.Env):\n"
         "    observation_space = gym.spaces.Box(0, 1, (1,))\n"
         "    def reset(self, **_): return np.zeros(1, np.float32), {}\n"

@@ -6,13 +6,13 @@ import os
 import psutil
 import ray
 
-from envpool_py.ray import actors as module
+from envpool_py.ray import actor_supervisor as module
 from envpool_py.ray.actor import EnvActor
 
 idle = []
 """The actors, each with its process' id, that a pool has closed and the next one takes."""
 
-_open, _closed = module.Actors._open, module.ActorHost._closed
+_open, _closed = module.ActorSupervisor._open, module.ActorHost._closed
 
 
 class KeptEnvActor(EnvActor):
@@ -51,7 +51,7 @@ def _keep(self, reply):
 def keep_actors():
     """Keep actors whose envs a pool has closed, if they have no ``step_timeout``."""
     module.EnvActor = KeptEnvActor
-    module.Actors._open, module.ActorHost._closed = _open_with_kept, _keep
+    module.ActorSupervisor._open, module.ActorHost._closed = _open_with_kept, _keep
 
 
 def actors():

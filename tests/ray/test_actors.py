@@ -136,7 +136,7 @@ def test_a_death_names_the_envs_and_the_node_and_the_others_go_on():
         pool.restart([2])  # and env 3, which shared the actor
         assert pool.reset()[0][:, 0].tolist() == [0, 1, 2, 3]
         kill(pool, 0)  # idle, and Ray tells it after a while
-        assert wait_until(lambda: bool(pool.engine.hosts.group.connection._arrived))
+        assert wait_until(lambda: bool(pool.engine.hosts.supervisor.poller._arrived))
         pool.restart([0, 1])
         pool.reset([0, 1])
         assert pool.step([""] * 4)[0][:, 2].tolist() == [1, 1, 1, 1]
@@ -202,7 +202,7 @@ def test_an_env_that_holds_the_gil_is_ended_too():
 
 
 def test_close_ends_actors_that_hang_within_a_bounded_time(monkeypatch):
-    monkeypatch.setattr("envpool_py.worker.worker_group.GRACE", 0.3)
+    monkeypatch.setattr("envpool_py.worker.supervisor.GRACE", 0.3)
     pool = PLACE(FNS, wait_num=1)
     pool.reset()
     pool.send(["hang", "", "", ""])

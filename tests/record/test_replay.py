@@ -180,7 +180,7 @@ def test_a_death_is_raised_and_not_carried_out(place, death, cancelled, path):
     processes = {"backend": "shmem", "context": "fork"}
     check_replay(run, path, FAULTY, **processes, num_processes=1)
     if not cancelled:
-        with pytest.warns(UserWarning, match="env 1: repeating the step that ended in the run"):
+        with pytest.warns(UserWarning, match="env 1: repeats what ended it"):
             found = outcomes(envpool_py.replay(path, FAULTY, **processes, deaths=True))
         classes, text, _ = found[1]
         assert classes == run.batches[1][0]

@@ -133,9 +133,9 @@ class BrokenEnv(envs.FaultEnv):
         sleep_indefinitely()
 
     def _item(self, process, data, length):
-        from envpool_py.worker import frames  # noqa: PLC0415 - in the process
+        from envpool_py.worker import messages  # noqa: PLC0415 - in the process
 
-        return frames.ITEM.pack(process._ids[0], frames.CLOSE_FAILURE, length), data
+        return messages.ITEM.pack(process._ids[0], messages.CLOSE_FAILURE, length), data
 
 
 def inner_rows(env, kind, action):

@@ -1,6 +1,6 @@
-"""``Actors`` and ``ActorHost``: envs in actors of Ray, in the places of worker processes.
+"""``ActorSupervisor`` and ``ActorHost``: envs in actors of Ray, in the places of worker processes.
 
-A frame is the argument of a remote call, whose reply brings tokens, rows and what lies beside them.
+A message is the argument of a remote call; the reply has tokens, rows and the values beside them.
 The block is the driver's own; the caller copies rows into it. A second call, ``watch``, goes on as
 long as the actor: it tells its end, or that an env is stuck.
 """
@@ -29,13 +29,13 @@ from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
-from envpool_py.worker import frames, process_host
-from envpool_py.worker.frames import HEADER
-from envpool_py.worker.parent_connection import QueueConnection
+from envpool_py.worker import messages, process_host
+from envpool_py.worker.messages import HEADER
+from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.worker_group import WorkerGroup
+from envpool_py.worker.supervisor import Supervisor
 
-# Functions that run at exit, such as ``WorkerGroup.close``, must run before Ray ends.
+# Functions that run at exit, such as ``Supervisor.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -51,7 +51,7 @@ class ActorHost(ProcessHost):
     kind = "actor"
 
     _shared: Any
-    _connection: Any
+    _poller: Any
     stream: Any
     rows: Rows
     #: The env that has not ended its request in time, and its stack.
@@ -69,7 +69,7 @@ class ActorHost(ProcessHost):
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.options.step_timeout)
         if again:
-            self.restarting, self.deadline = True, time.monotonic() + process_host.SLOW_START
+            self.restart_begun, self.deadline = True, time.monotonic() + process_host.SLOW_START
         self.exit = None
 
     def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
@@ -80,7 +80,7 @@ class ActorHost(ProcessHost):
             future = method.remote(*args).future()
         else:  # that would start another Ray, or raise there
             future.set_exception(RayError("Ray was shut down"))
-        future.add_done_callback(lambda done: self._connection.note(partial(take, done)))
+        future.add_done_callback(lambda done: self._poller.note(partial(take, done)))
 
     def _take(self, actor: Any, took: Callable[[Any], bytes], done: Any) -> bytes:
         """Take in the end of a call, or of the actor; what an earlier actor says is dropped."""
@@ -115,19 +115,19 @@ class ActorHost(ProcessHost):
         return self._answered(reply)
 
     def write(self, data: bytes) -> None:
-        """Send a frame, with what it needs of the block."""
+        """Send a message, with what it needs of the block."""
         if self.exit is not None:
             return
         kind, _ = HEADER.unpack_from(data)
-        if kind == frames.CLOSE and not self.started:
+        if kind == messages.CLOSE and not self.started:
             self.kill()
             return
-        if kind <= frames.TOKENS_EARLY:
+        if kind <= messages.TOKENS_EARLY:
             tokens = np.frombuffer(data, np.int64, offset=HEADER.size)
             data += b"" if tokens[0] & RESET else self.rows.take(ACTIONS, tokens)
-        elif kind == frames.ATTACH:  # restarted, it goes on counting
+        elif kind == messages.ATTACH:  # restarted, it goes on counting
             data += self.rows.take(POSITIONS, np.array(self.ids))
-        took = self._closed if kind == frames.CLOSE else self._answered
+        took = self._closed if kind == messages.CLOSE else self._answered
         self._call(self.process.handle, took, data)
 
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
@@ -151,9 +151,10 @@ class ActorHost(ProcessHost):
             self.exit = self.kill_reason or f"died: {self._cause}"
 
 
-class Actors(WorkerGroup):
-    """The actors over which the envs of ``env_fns`` are spread; ``options`` are Ray's."""
+class ActorSupervisor(Supervisor):
+    """Starts, watches and ends the actors of these envs; ``remote_options`` are Ray's."""
 
+    make_poller = QueuePoller
     hosts: list[Any]  # of ActorHost
 
     def __init__(
@@ -164,7 +165,7 @@ class Actors(WorkerGroup):
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(env_fns, "spawn", count, options)  # pickles env_fns
-        self.connection, self.timed = QueueConnection(), False
+        self.timed = False
         self._remote_options, self._limit = remote_options, options.step_timeout
 
     def _open(self) -> None:
@@ -178,7 +179,7 @@ class Actors(WorkerGroup):
         spec = spec._replace(timed=self._limit is not None)
         block = Block(spec)
         rows = Rows(block)
-        self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
+        self._attach_message = messages.pack(messages.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
             host.rows = rows
             host.write(self._attach_message)

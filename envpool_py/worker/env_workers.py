@@ -1,4 +1,4 @@
-"""The workers of the pools with processes, and of the pool in this process."""
+"""The built-in ``EnvWorker`` classes: with the env in this process, or in a worker process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from envpool_py.env.executor import Executor
 from envpool_py.env.request import GENERATION, Request
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.worker_group import WorkerGroup
+from envpool_py.worker.supervisor import Supervisor
 
 
 class DummyEnvWorker(EnvWorker):
@@ -64,7 +64,7 @@ class SubprocEnvWorker(EnvWorker):
             default.
     """
 
-    make_group: type[WorkerGroup] = WorkerGroup
+    make_supervisor: type[Supervisor] = Supervisor
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class SubprocEnvWorker(EnvWorker):
         self._ask: Callable[[Request], Any] | None = None
         self._host: Callable[[], Any] | None = None
         # Outside a pool.
-        self._processes: WorkerGroup | None = None
+        self._supervisor: Supervisor | None = None
         self._token = 0
 
     def join(self, ask: Callable[[Request], Any], host: Callable[[], Any]) -> None:
@@ -101,15 +101,15 @@ class SubprocEnvWorker(EnvWorker):
             raise RuntimeError("recv: no request was sent; call send() first")
         if self._ask is not None:
             return self._ask(request)
-        processes = self._started()
-        host = processes.hosts[0]
+        supervisor = self._started()
+        host = supervisor.hosts[0]
         chunks: list[bytes] = []
         while self._token not in memoryview(b"".join(chunks)).cast("q"):
             if host.ended:
                 host.reap()
             if host.exit is not None:
                 raise host.death_of(0)
-            processes.connection.fetch(chunks, 0, None)
+            supervisor.poller.fetch(chunks, 0, None)
         result = host.take_item(self._token, request.kind)
         if isinstance(result, EnvError):
             raise result
@@ -122,17 +122,17 @@ class SubprocEnvWorker(EnvWorker):
 
     def close(self) -> None:
         """End the process; in a pool this does nothing, because the pool ends it."""
-        if self._processes is not None:
-            self._processes.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
 
-    def _started(self) -> WorkerGroup:
-        if self._processes is None:
-            processes = self.make_group([self.env_fn], self.context, 1)
-            with closed_on_error(processes):
-                processes.start()
-                processes.await_started([], lambda: None)
-            self._processes = processes
-        return self._processes
+    def _started(self) -> Supervisor:
+        if self._supervisor is None:
+            supervisor = self.make_supervisor([self.env_fn], self.context, 1)
+            with closed_on_error(supervisor):
+                supervisor.start()
+                supervisor.await_started([], lambda: None)
+            self._supervisor = supervisor
+        return self._supervisor
 
     @property
     def process(self) -> Any:

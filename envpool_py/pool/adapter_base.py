@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.env.block import StepResult
-from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
-
-
-def settled(pool: BaseVectorEnv) -> Iterator[StepResult]:
-    """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
-    while pool.waiting_id:
-        with contextlib.suppress(EnvError):
-            yield pool.drain()
 
 
 class PoolAdapter:

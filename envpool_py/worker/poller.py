@@ -1,4 +1,4 @@
-"""The parent's end of all connections: wait for results and for events of descriptors.
+"""Wait for the results and the events of all processes of a pool, or of all its threads or actors.
 
 A signal handler that raises loses no token, because one call reads a token and stores it.
 """
@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from envpool_py.worker import descriptors
-from envpool_py.worker.frames import READ, WAKE
+from envpool_py.worker.messages import READ, WAKE
 
 _LONGEST = 1e6  # seconds; the longest wait that the system accepts
 # Seconds of one wait for a queue; on Windows Ctrl-C does not end a wait.
@@ -38,8 +38,8 @@ class Bell(queue.SimpleQueue[Any]):
                 listener()
 
 
-class ParentConnection:
-    """The results of all processes of a pool, and other descriptors to wait for.
+class Poller:
+    """Waits for the results of all processes of a pool, and for events of their descriptors.
 
     After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``. This
     function returns whether the other end is closed. The ``bell`` rings when ``wake`` is called,
@@ -140,8 +140,8 @@ class ParentConnection:
             descriptors.release(fd)
 
 
-class QueueConnection(ParentConnection):
-    """The results that threads bring: those of envs, or of Ray."""
+class QueuePoller(Poller):
+    """Waits for results that threads bring: those of envs, or of Ray."""
 
     rings = True
 
@@ -156,7 +156,7 @@ class QueueConnection(ParentConnection):
         self.bell.put(None)
 
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
-        """Wait for results or for another event; see ``ParentConnection``."""
+        """Wait for results or for another event; see ``Poller``."""
         if not self._noticed and not self._arrived:
             wait = _LONGEST_OF_QUEUE if timeout is None else min(timeout, _LONGEST_OF_QUEUE)
             with contextlib.suppress(queue.Empty):

@@ -1,4 +1,4 @@
-"""All worker processes of a pool: start them, watch them, end them.
+"""Start, watch, restart and end all worker processes of a pool.
 
 Invariants:
 
@@ -29,13 +29,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.options import ProcessOptions
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
-from envpool_py.worker import child, descriptors, frames, process_host
+from envpool_py.worker import child, descriptors, messages, process_host
 from envpool_py.worker.cores_and_threads import usable_cores
-from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
 
@@ -49,11 +50,12 @@ def missing() -> list[str]:
     return [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
 
 
-class WorkerGroup:
-    """The processes that share the envs of ``env_fns``; ``timed``: there is a deadline to check."""
+class Supervisor:
+    """Starts, watches and ends the processes of these envs; ``timed``: there is a deadline."""
 
     #: The option for the number of hosts.
     counted = "num_processes"
+    make_poller: type[Poller] = Poller
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class WorkerGroup:
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
-        self.connection = ParentConnection()
+        self.poller = self.make_poller()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _check_context(self, context: Any) -> Any:
@@ -127,19 +129,19 @@ class WorkerGroup:
 
     def _open(self) -> None:
         """Create the descriptors that the processes share; OSError if that fails."""
-        self.connection.open()
+        self.poller.open()
         self._fds += os.pipe()
-        self._fds.append(descriptors.create_memory())
+        self._fds.append(shared_memory.create())
         theirs, ours, self._memory = self._fds
         descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
-        shared = child.Shared(may_spin, self._options, self.connection.theirs, self._memory, theirs)
+        shared = child.Shared(may_spin, self._options, self.poller.theirs, self._memory, theirs)
         self._add_hosts(ProcessHost, self.context, shared)
 
     def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
         for number, share in enumerate(self._shares):
             env_fns = [self._fns[i] for i in share]
-            host = kind(number, share.tolist(), env_fns, context, shared, self.connection)
+            host = kind(number, share.tolist(), env_fns, context, shared, self.poller)
             self.hosts.append(host)
 
     def set_env_fn(self, host: ProcessHost, i: int, env_fn: Callable[[], Any]) -> None:
@@ -193,17 +195,17 @@ class WorkerGroup:
                 text = f"env_fn has not returned after {process_host.SLOW_START:g} seconds"
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
-            self.connection.fetch(chunks, 0, left)
+            self.poller.fetch(chunks, 0, left)
             check()
 
     def make_block(self, spec: Spec) -> Block:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
         spec = spec._replace(timed=limit is not None)
-        block = Block(spec, descriptors.allocate_memory(self._memory, nbytes(spec)))
+        block = Block(spec, shared_memory.allocate(self._memory, nbytes(spec)))
         if limit is not None:
             self.watchdog = Watchdog(limit, block.heartbeats)
-        self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
+        self._attach_message = messages.pack(messages.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
             host.write(self._attach_message)
         return block
@@ -245,7 +247,7 @@ class WorkerGroup:
         if watchdog is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
             return
-        for number, env_id in watchdog.find_overdue(self._frames_sent):
+        for number, env_id in watchdog.find_overdue(self._messages_sent):
             host = next(host for host in self.hosts if number in host.ids)
             if host.ended:  # another env of the process was overdue
                 continue
@@ -254,8 +256,8 @@ class WorkerGroup:
             thread = watchdog.thread_of(number)
             yield from _kill_slow(host, named, thread, f"{name_ids(named)} ", fact)
 
-    def _frames_sent(self) -> dict[int, int]:
-        """Return for each env of processes that run the frames sent to the env's heartbeat."""
+    def _messages_sent(self) -> dict[int, int]:
+        """Return for each env of processes that run the messages sent to the env's heartbeat."""
         running = [host for host in self.hosts if host.exit is None and host.started]
         return {i: host.stream.sent * (i == host.ids[0]) for host in running for i in host.ids}
 
@@ -266,7 +268,7 @@ class WorkerGroup:
         self._closed = True
         try:
             for host in self.hosts:
-                host.write(frames.frame(frames.CLOSE, b""))
+                host.write(messages.pack(messages.CLOSE, b""))
             self._await_exits(GRACE)
             for host in self.hosts:
                 host.terminate()
@@ -276,7 +278,7 @@ class WorkerGroup:
                 host.kill()
             self._await_exits(5)
             self._finalizer.cancel()
-            self.connection.close()
+            self.poller.close()
             while self._fds:
                 descriptors.release(self._fds.pop())
             self.watchdog = None  # its heartbeats are in the memory of the block
@@ -292,7 +294,7 @@ class WorkerGroup:
             left = deadline - time.monotonic()
             if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
-            self.connection.fetch([], 0, left)
+            self.poller.fetch([], 0, left)
 
 
 def _kill_slow(

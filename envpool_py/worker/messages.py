@@ -1,6 +1,6 @@
 """The messages between the parent and a worker process, in the byte order of the machine.
 
-* Parent to process, on the socket of that process: frames ``kind, length`` and ``length`` bytes:
+* Parent to process, on the socket of that process: messages ``kind, length`` and ``length`` bytes:
   tokens, or a pickle.
 * Process to parent, on the pipe that all processes of a pool share: tokens, in writes that the pipe
   does not split.
@@ -29,15 +29,15 @@ ITEM = struct.Struct("=qiq")
 #: The status of an item: values beside a row or a reply, an error, the spaces of a new env (empty
 #: before the first env), the error of a close.
 VALUES, FAILURE, HELLO, CLOSE_FAILURE = range(4)
-#: Bytes; a frame or item with a greater length is invalid.
+#: Bytes; a message or item with a greater length is invalid.
 LARGEST = 1 << 40
 #: Bytes that the system writes to a pipe or socket without splitting them.
 ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
-#: Bytes of one read of tokens or frames, kept small because every read allocates them.
+#: Bytes of one read of tokens or messages, kept small because every read allocates them.
 READ = 1 << 12
 
 
-def frame(kind: int, body: bytes) -> bytes:
+def pack(kind: int, body: bytes) -> bytes:
     return HEADER.pack(kind, len(body)) + body
 
 

@@ -1,4 +1,4 @@
-"""The threads of a pool, in place of worker processes: start them, watch them, end or abandon them.
+"""Start, watch, restart and end the threads of a pool, which it has in place of worker processes.
 
 For the engine a thread is a process: the same messages, deadlines and restarts. A thread whose
 process would be killed is abandoned: it may run on, but its results are dropped.
@@ -20,27 +20,22 @@ from typing import Any
 
 from envpool_py import coroutines, errors
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import Request
-from envpool_py.errors import EnvError
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
-from envpool_py.worker import frames, process_host
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
-from envpool_py.worker.frames import HEADER
+from envpool_py.worker import messages, process_host
 from envpool_py.worker.host import Send
-from envpool_py.worker.parent_connection import QueueConnection
-from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.poller import QueuePoller
+from envpool_py.worker.supervisor import GRACE, Supervisor
 from envpool_py.worker.watchdog import Watchdog
-from envpool_py.worker.worker_group import GRACE, WorkerGroup
 
 
-class ThreadHost(ProcessHost):
+class ThreadHost(process_host.ProcessHost):
     """Some envs in a thread; ``process`` is the thread."""
 
     kind, killed = "thread", "was abandoned"
     block: Block
     stream: Any
-    _connection: Any
+    _poller: Any
     _shared: Any
 
     def start(self, *, again: bool = False) -> None:
@@ -49,13 +44,13 @@ class ThreadHost(ProcessHost):
         for key, i in claimed.copy().items():  # other threads change it meanwhile
             if i in self.ids:  # of the thread before
                 del claimed[key]
-        self.stream = end = ThreadEnd(self._connection.note, self._look)
+        self.stream = end = ThreadEnd(self._poller.note, self._look)
         loop = EnvThread(self.ids, end, lambda block: block, claimed)
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         args = loop, end, self.env_fns
         self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
         if again:
-            self.restarting, self.deadline = True, time.monotonic() + process_host.SLOW_START
+            self.restart_begun, self.deadline = True, time.monotonic() + process_host.SLOW_START
         self.exit = None
         try:
             self.process.start()
@@ -71,12 +66,12 @@ class ThreadHost(ProcessHost):
 
     def write(self, data: bytes) -> None:
         if self.exit is None:
-            kind, _ = HEADER.unpack_from(data)
-            self.stream.put(kind, self.block if kind == frames.ATTACH else data[HEADER.size :])
+            kind, body = messages.HEADER.unpack_from(data)[0], data[messages.HEADER.size :]
+            self.stream.put(kind, self.block if kind == messages.ATTACH else body)
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]
-        return partial(self.stream.put, frames.REQUESTS, own)
+        return partial(self.stream.put, messages.REQUESTS, own)
 
     def stack_of(self, thread: int) -> tuple[str, str]:
         thread = thread or self.process.ident
@@ -104,7 +99,7 @@ class ThreadHost(ProcessHost):
             if self.kill_reason is None:
                 text = f"its thread has not ended after {GRACE:g} seconds and was abandoned"
                 message = f"{errors.name_ids(self.ids)}: {text}"
-                self.close_errors.append(EnvError(message, self.ids, "close"))
+                self.close_errors.append(errors.EnvError(message, self.ids, "close"))
 
     def end(self, reason: str | None = None) -> None:
         """Abandon the thread, unless it ends by itself."""
@@ -125,24 +120,14 @@ class ThreadHost(ProcessHost):
     def _loaded(self, data: Any, i: int, kind: str) -> Any:  # noqa: ARG002 - as ProcessHost
         return data
 
-    def _error_in(self, i: int, data: Any) -> EnvError:
+    def _error_in(self, i: int, data: Any) -> errors.EnvError:
         return errors.env_error(data[0], i, data[1])
 
 
-class ThreadGroup(WorkerGroup):
-    """The threads that share the envs of ``env_fns``."""
+class ThreadSupervisor(Supervisor):
+    """Starts, watches and abandons the threads of these envs."""
 
-    counted = "num_threads"
-
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        context: Any,
-        num_threads: int,
-        options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
-    ) -> None:
-        super().__init__(env_fns, context, num_threads, options)
-        self.connection = QueueConnection()
+    counted, make_poller = "num_threads", QueuePoller
 
     def starting(self, **_: Any) -> Any:
         return contextlib.nullcontext()
@@ -150,7 +135,7 @@ class ThreadGroup(WorkerGroup):
     def _check_context(self, context: Any) -> Any:
         return context
 
-    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:  # noqa: ARG002 - as WorkerGroup
+    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:  # noqa: ARG002 - as Supervisor
         return env_fn
 
     def _open(self) -> None:
@@ -160,7 +145,7 @@ class ThreadGroup(WorkerGroup):
         block = Block(spec._replace(timed=True))
         if self._options.step_timeout is not None:
             self.watchdog = Watchdog(self._options.step_timeout, block.heartbeats)
-        self._attach_message = frames.frame(frames.ATTACH, b"")
+        self._attach_message = messages.pack(messages.ATTACH, b"")
         for host in self.hosts:
             host.block = block  # type: ignore[attr-defined]
             host.write(self._attach_message)
@@ -168,16 +153,3 @@ class ThreadGroup(WorkerGroup):
 
     def describe(self) -> str:
         return f", num_threads={len(self.hosts)}"
-
-
-class ThreadEnvWorker(SubprocEnvWorker):
-    """A worker whose env is in a thread of this process, which starts with the first request.
-
-    Args:
-        env_fn: makes the env; called once, in the thread.
-    """
-
-    make_group = ThreadGroup
-
-    def __init__(self, env_fn: Callable[[], Any]) -> None:
-        super().__init__(env_fn)

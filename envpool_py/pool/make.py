@@ -1,0 +1,113 @@
+"""``make``: a pool of copies of one env, with the backend and the number of processes chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+
+from envpool_py.env.options import RecoveryOptions
+from envpool_py.env_by_name import Env, env_fn_of
+from envpool_py.pool import arguments, choose
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.keywords import OF_PROCESSES, ProcessPoolKeywords, check_options, one_of
+from envpool_py.pool.signatures import spell_out
+from envpool_py.pool.vector_envs import DummyVectorEnv, ThreadVectorEnv, pool_class
+from envpool_py.worker.supervisor import missing
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
+# The defaults of `make` that differ from those of the pools.
+_DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
+
+
+@spell_out(ProcessPoolKeywords, **_DEFAULTS, caller_steps=None)
+def make(
+    env: Env,
+    num_envs: int = 1,
+    *,
+    backend: str = "auto",
+    num_processes: int | str | None = "auto",
+    num_threads: int | None = None,
+    wait_num: int | None = None,
+    timeout: float | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
+    context: Any = None,
+    **options: Unpack[ProcessPoolKeywords],
+) -> BaseVectorEnv:
+    """Make a pool of ``num_envs`` copies of one env.
+
+    ``autoreset_mode`` and ``columns`` have other defaults than in the pool classes.
+
+    Args:
+        env: an id of Gymnasium's registry, if needed after the module that registers it
+            (``"module:Id-v0"``; not for ``"ALE/Pong-v5"``), ``"module:callable"``, an ``EnvSpec``,
+            or a callable that makes the env.
+        num_envs: the number of envs.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"thread"`` (never chosen for you),
+            ``"ray"`` (actors in place of processes), or ``"auto"``: shared memory, or no processes
+            if the envs are so few and cheap that this is faster and no option needs processes, as
+            ``on_error="restart"`` does, or on Windows.
+        num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
+            separate process: one process per core if a step uses the CPU, one per env if it mostly
+            waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and batches are
+            whole, the caller steps the envs of one process, as with ``caller_steps=True``, unless
+            you pass ``caller_steps=False`` or an option for handling faults.
+        num_threads: as in ``ThreadVectorEnv``, with ``backend="thread"``.
+        wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
+        timeout: seconds after which a batch may have fewer rows, but at least one.
+        env_kwargs: passed to ``gymnasium.make``, or to the callable.
+        wrappers: applied to every env; the first is the innermost.
+        context: the start method of the processes, if there are any; ``start_method`` is another
+            name for it.
+        autoreset_mode: ``"same_step"``: the row that ends an episode has the first observation of
+            the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
+            ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
+        caller_steps: step the last envs in this process, without isolation. None: chosen, see
+            ``num_processes``.
+
+    Returns:
+        A ``DummyVectorEnv`` if no process is needed, else a pool of the ``backend``.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong, or the pool does not take an option.
+        EnvError: making or stepping the env raised.
+        NotImplementedError: worker processes are needed, and the platform has none.
+        gymnasium.error.Error: the id is not registered.
+    """
+    cls = pool_class("shmem" if backend == "auto" else backend)
+    given: dict[str, Any] = {**_DEFAULTS, **options}
+    given |= {} if context is None else {"context": context}
+    given |= {} if num_threads is None else {"num_threads": num_threads}
+    num_envs = arguments.check_num_envs(num_envs)
+    wait_num = arguments.check_wait_num(wait_num, num_envs)
+    if (num_processes := arguments.check_num_processes(num_processes)) != "auto":
+        given["num_processes"] = num_processes
+    if backend != "ray":  # it has options of its own
+        check_options(make, "make", given)
+    name = "make" if backend == "auto" else f"make(backend={backend!r})"
+    check_options(cls, name, given)
+    context = one_of("context", given.pop("context", None), given, "start_method")
+    env_fn = env_fn_of(env, dict(env_kwargs or {}), wrappers)
+    if backend == num_processes == "auto" and missing():
+        cls = DummyVectorEnv
+    elif backend == num_processes == "auto" and not options.get("concurrent"):
+        faults = options.get("on_error", "raise") != "raise"
+        # A partial batch does not wait for a slow env, which needs processes.
+        partial = wait_num < num_envs or timeout is not None
+        backend, num_processes, caller_steps = choose.choose(
+            choose.probe(env_fn, context),
+            num_envs,
+            needed=faults or partial or not OF_PROCESSES.isdisjoint(given),
+            may_share=RecoveryOptions.__annotations__.keys().isdisjoint(options),
+        )
+        cls = pool_class(backend)
+        if caller_steps:
+            given["caller_steps"] = True
+    if cls is not DummyVectorEnv and cls is not ThreadVectorEnv:
+        given["num_processes"] = num_processes
+        given |= {} if context is None else {"context": context}
+    return cls([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)
