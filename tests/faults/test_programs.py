@@ -70,7 +70,7 @@ CTRL_C = """
     make().close()
     seconds = time.perf_counter() - begun
     rng, within = random.Random(7), 0
-    for n in range(20):
+    for n in range(12):
         pool, outcome = None, "swallowed"
         thread = threading.Thread(target=press, args=(rng.random() * seconds,))
         try:
