@@ -2,10 +2,10 @@
 
 `pytest` runs the quick tests, `pytest -m peers` those of PEERS, `pytest -m ray` those of RAY,
 `pytest -m soak` the soaks, and `pytest -m "not soak"` everything else: first what needs no other
-library, then, in a second and a third pytest at the same time, the peers and Ray. A process that
-has torch in it takes twenty times as long to fork, which most tests do, and one that has started
-Ray has its threads and processes: so no process runs tests of two kinds. Tests that the command
-line names run whatever their tier, soaks excepted.
+library, then, in a second and a third pytest, the peers and Ray. A process that has torch in it
+takes twenty times as long to fork, which most tests do, and one that has started Ray has its
+threads and processes: so no process runs tests of two kinds. Tests that the command line names run
+whatever their tier, soaks excepted.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -104,7 +103,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config):
-    """Choose the tier; run the peers and Ray in other pytests once the first has run the rest."""
+    """Choose the tier; run the peers in a second pytest once the first has run the others."""
     if not config.option.markexpr:
         config.option.markexpr = EVERYTHING if names_tests(config) else ONLY_QUICK
     if config.option.markexpr != EVERYTHING or names_tests(config):
@@ -113,24 +112,14 @@ def pytest_cmdline_main(config):
     status = yield
     if status == pytest.ExitCode.INTERRUPTED:
         return status
-
-    def command(tier, *more):
-        given = [tier if arg == EVERYTHING else arg for arg in config.invocation_params.args]
-        return [sys.executable, "-m", "pytest", *given, *more]
-
-    # Ray has processes enough. Its tests mostly wait, so the peers run at the same time.
+    given = config.invocation_params.args
+    # Ray has processes enough.
     alone = ["-n", "0"] if config.pluginmanager.hasplugin("xdist") else []
-    with tempfile.TemporaryFile() as shown:
-        ray = subprocess.Popen(command(ONLY_RAY, *alone), stdout=shown, stderr=subprocess.STDOUT)
-        try:
-            peers = subprocess.run(command(ONLY_PEERS), check=False)
-            ray.wait()
-        finally:
-            ray.terminate()
-            ray.wait()
-            shown.seek(0)
-            sys.stdout.write(shown.read().decode(errors="replace"))
-    return status or peers.returncode or ray.returncode
+    for tier, more in ((ONLY_PEERS, []), (ONLY_RAY, alone)):
+        args = [*(tier if arg == EVERYTHING else arg for arg in given), *more]
+        run = subprocess.run([sys.executable, "-m", "pytest", *args], check=False)
+        status = status or run.returncode
+    return status
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -47,6 +47,7 @@ def test_one_command_makes_tables(tmp_path):
     assert run_python(run, "--read", files["json"], cwd=tmp_path) == text
 
 
+@pytest.mark.soak  # tests/sb3/test_algorithms.py compares the weights of fewer
 def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path):
     """The script compares them; it fails if they differ."""
     ppo, path = FOLDER / "ppo.py", tmp_path / "a.json"
