@@ -7,6 +7,7 @@ has chosen the next actions of all envs, which the loop's ``policy(obs)`` return
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from typing import Any
@@ -96,21 +97,22 @@ class AsyncRollouts:
         Return False if the callback has ended the training. EnvError if an env failed.
         """
         model: Any = self
-        with self._check(env) as partial:
-            takes_all = self.wait_num is None and self._takes_all()
-            wait_num = env.num_envs if takes_all else self.wait_num
-            steps = _Steps(model, env, partial, n_rollout_steps, wait_num)
-            policy = Overlay(model.policy, call=steps.choices, reset_noise=steps.reset_noise)
-            seen = Overlay(env, step=steps.step, env_method=steps.env_method)
-            loop = super().collect_rollouts.__func__  # type: ignore[misc]
-            args = seen, callback, rollout_buffer, n_rollout_steps, *args
+        partial = self._check(env)
+        takes_all = self.wait_num is None and self._takes_all()
+        loop = super().collect_rollouts.__func__  # type: ignore[misc]
+        whole = takes_all or self.wait_num == env.num_envs
+        with contextlib.nullcontext() if whole else partial:
+            steps: Any = _WholeSteps(model.policy, env)
+            if not whole:
+                steps = _Steps(model, env, partial, n_rollout_steps, self.wait_num)
+            args = steps.env, callback, rollout_buffer, n_rollout_steps, *args
             try:
-                goes_on: bool = loop(Overlay(model, policy=policy), *args, **kwargs)
+                goes_on: bool = loop(Overlay(model, policy=steps.policy), *args, **kwargs)
                 if goes_on:
-                    known = self._seconds[takes_all] or steps.seconds
-                    self._seconds[takes_all] = 0.7 * known + 0.3 * steps.seconds
+                    earlier = self._seconds[takes_all] or steps.seconds
+                    self._seconds[takes_all] = 0.7 * earlier + 0.3 * steps.seconds
                 else:
-                    model._last_obs, model._last_episode_starts = steps.end()  # noqa: SLF001
+                    steps.end(model)
             except BaseException:
                 model._last_obs = None  # noqa: SLF001 - the next learn() resets the envs
                 raise
@@ -126,8 +128,32 @@ class AsyncRollouts:
         return (0.9 * self._seconds[1] < self._seconds[0]) != (self._rollouts % 8 == 0)
 
 
+class _WholeSteps:
+    """The steps of a rollout in whole batches, those of Stable-Baselines3.
+
+    ``seconds`` is the time in which the env has stepped and the policy has chosen actions.
+    """
+
+    def __init__(self, policy: Any, env: Any) -> None:
+        self.seconds = 0.0
+        self.policy = Overlay(policy, call=functools.partial(self._timed, policy))
+        self.env = Overlay(env, step=functools.partial(self._timed, env.step))
+
+    def _timed(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+    def end(self, _: Any) -> None:
+        """Do nothing, because nothing is in flight."""
+
+
 class _Steps:
-    """The steps of one rollout, each in the slot ``t * num_envs + env_id`` of some columns.
+    """The steps of a rollout in partial batches.
+
+    Each is in the slot ``t * num_envs + env_id`` of some columns.
 
     ``wait_num``: for how many envs the policy waits; None: for those that are ready soon.
     ``seconds`` is the time in which ``step`` has waited and chosen actions.
@@ -146,6 +172,8 @@ class _Steps:
         self._policy_seconds, self.seconds = 1.0, 0.0
         self._lingers = wait_num is None
         partial.pool.wait_num, partial.pool.timeout = wait_num or 1, None
+        self.policy = Overlay(model.policy, call=self.choices, reset_noise=self.reset_noise)
+        self.env = Overlay(env, step=self.step, env_method=self.env_method)
 
     # ------------------------------------------------------ what the loop has in place of its own
 
@@ -197,10 +225,12 @@ class _Steps:
     # ------------------------------------------------------------------------------------ the rows
 
     def _put(self, slots: Any, **columns: Any) -> None:
+        size = (self._n_steps + 1) * self._num_envs
         for name, rows in columns.items():
             if name not in self._columns:
-                size = (self._n_steps + 1) * self._num_envs
-                self._columns[name] = map_tree(functools.partial(_room, size), rows)
+                self._columns[name] = map_tree(
+                    lambda part: np.empty((size, *part.shape[1:]), part.dtype), rows
+                )
             if isinstance(rows, np.ndarray):
                 self._columns[name][slots] = rows
             else:
@@ -223,9 +253,7 @@ class _Steps:
         model, begun = self._model, time.perf_counter()
         if len(ids) == self._num_envs:
             ids = self._everyone
-        slots: Any = self._made[ids] * self._num_envs + ids
-        if ids is self._everyone and (self._made == self._made[0]).all():
-            slots = slice(slots[0], slots[-1] + 1)
+        slots = self._made[ids] * self._num_envs + ids
         extra = {}
         if self._masked:
             extra["action_masks"] = np.stack(self._env.env_method("action_masks", indices=ids))
@@ -258,29 +286,15 @@ class _Steps:
         if self._num_envs > 1 and len(ids) == 1:  # one row takes this matrix
             policy.action_dist.exploration_mat = self._noise[ids[0]]
 
-    def end(self) -> tuple[Any, NDArray[np.bool_] | None]:
-        """Receive what is in flight; return each env's latest observation, and if it is a first.
+    def end(self, model: Any) -> None:
+        """Receive what is in flight, and set each env's latest observation.
 
-        None, so that the next ``learn`` resets the envs, if one of them has failed.
+        If an env has failed, there is none, so that the next ``learn`` resets the envs.
         """
-        try:
+        model._last_obs = None  # noqa: SLF001 - its algorithm
+        with contextlib.suppress(EnvError):
             while self._partial.pool.waiting_id:
                 self._receive()
-        except EnvError:
-            return None, None
-        slots = self._made * self._num_envs + self._everyone
-        dones: NDArray[np.bool_] = self._columns["dones"][slots - self._num_envs]
-        return take(self._columns["obs"], slots), dones
-
-
-def _room(size: int, rows: NDArray[Any]) -> NDArray[Any]:
-    """An empty array of ``size`` rows with the strides of these.
-
-    Convolutions depend on them in their last bits.
-    """
-    shape, strides, row_bytes = rows.shape[1:], rows.strides[1:], rows.nbytes // len(rows)
-    extent = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    if min(strides, default=1) <= 0 or extent + rows.itemsize != row_bytes:  # it has gaps
-        return np.empty((size, *shape), rows.dtype)
-    room = np.empty(size * row_bytes // rows.itemsize, rows.dtype)
-    return np.lib.stride_tricks.as_strided(room, (size, *shape), (row_bytes, *strides))
+            slots = self._made * self._num_envs + self._everyone
+            model._last_obs = take(self._columns["obs"], slots)  # noqa: SLF001
+            model._last_episode_starts = self._columns["dones"][slots - self._num_envs]  # noqa: SLF001

@@ -257,7 +257,8 @@ def test_by_default_a_rollout_waits_for_all_envs_if_that_took_less_time(monkeypa
         model._seconds = seconds[min(number, 3)].copy()
         model.learn(128, reset_num_timesteps=False)
         assert all(model._seconds) or number < 2
-    assert waited == [{1}, {4}, {4}, *[{1}] * 4, {4}]
+    # Whole batches are those of Stable-Baselines3's own loop.
+    assert waited == [{1}, set(), set(), *[{1}] * 4, set()]
 
 
 def test_their_callbacks_and_files(tmp_path, make):
