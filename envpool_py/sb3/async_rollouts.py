@@ -61,10 +61,9 @@ class AsyncRollouts:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if issubclass(cls, OnPolicyAlgorithm):
-            order = [AsyncRollouts, OnPolicyAlgorithm]
-            if sorted(order, key=cls.__mro__.index) != order:
-                raise TypeError(f"{cls.__name__}: name AsyncRollouts before the algorithm")
+        mro = cls.__mro__
+        if OnPolicyAlgorithm in mro and mro.index(OnPolicyAlgorithm) < mro.index(AsyncRollouts):
+            raise TypeError(f"{cls.__name__}: name AsyncRollouts before the algorithm")
 
     def __init__(self, *args: Any, wait_num: int | None = None, **kwargs: Any) -> None:
         name = type(self).__name__
@@ -102,9 +101,11 @@ class AsyncRollouts:
         loop = super().collect_rollouts.__func__  # type: ignore[misc]
         whole = takes_all or self.wait_num == env.num_envs
         with contextlib.nullcontext() if whole else partial:
-            steps: Any = _WholeSteps(model.policy, env)
-            if not whole:
-                steps = _Steps(model, env, partial, n_rollout_steps, self.wait_num)
+            steps: Any = (
+                _WholeSteps(model.policy, env)
+                if whole
+                else _Steps(model, env, partial, n_rollout_steps, self.wait_num)
+            )
             args = steps.env, callback, rollout_buffer, n_rollout_steps, *args
             try:
                 goes_on: bool = loop(Overlay(model, policy=steps.policy), *args, **kwargs)
@@ -141,13 +142,13 @@ class _WholeSteps:
 
     def _timed(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         begun = time.perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            self.seconds += time.perf_counter() - begun
+        self._result = function(*args, **kwargs)
+        self.seconds += time.perf_counter() - begun
+        return self._result
 
-    def end(self, _: Any) -> None:
-        """Do nothing, because nothing is in flight."""
+    def end(self, model: Any) -> None:
+        """Set the latest observations, which Stable-Baselines3 does not do here."""
+        model._last_obs, _, model._last_episode_starts, _ = self._result  # noqa: SLF001 - its algorithm
 
 
 class _Steps:

@@ -283,9 +283,10 @@ def test_their_callbacks_and_files(tmp_path, make):
     assert venv.unwrapped.pool.timeout is None
 
 
-def test_training_that_a_callback_ends_can_go_on(make):
+@pytest.mark.parametrize("wait_num", [1, 4])
+def test_training_that_a_callback_ends_can_go_on(make, wait_num):
     venv = own.VecNormalize(make(monitored()))
-    model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
+    model = AsyncPPO("MlpPolicy", venv, wait_num=wait_num, **ON_POLICY)
     model.learn(10_000, callback=StopTrainingOnMaxEpisodes(3))
     assert model.num_timesteps < 128
     assert not venv.unwrapped.pool.waiting_id
