@@ -32,7 +32,7 @@ from envpool_py import seeding
 from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
-from envpool_py.collector.policy import Policy, check_pool, split_extras, takes_infos
+from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
 from envpool_py.collector.rollout import Rollout, RolloutBuffer
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -109,7 +109,7 @@ class AsyncCollector:
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
     ) -> None:
-        check_pool(pool, policy)
+        check_pool_and_policy(pool, policy)
         self.pool = pool
         self.policy = policy
         self.num_rows = 0

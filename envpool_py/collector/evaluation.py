@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envpool_py import packages
-from envpool_py.collector.policy import Policy, check_pool, split_extras, takes_infos
+from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv, settled
@@ -85,13 +85,15 @@ def evaluate(
 
     Raises:
         TypeError: ``pool`` is no pool of this package, ``policy`` not callable, or a task no pair.
-        ValueError: not exactly one of ``episodes`` and ``tasks`` is given.
+        ValueError: not exactly one of ``episodes`` and ``tasks`` is given, or a negative number.
         EnvError: an env failed; its message names the task, by its position.
         MissingPackageError: ``progress``, but tqdm is not installed.
     """
-    check_pool(pool, policy)
-    if (episodes is None) == (tasks is None) or (episodes or 0) < 0:
+    check_pool_and_policy(pool, policy)
+    if (episodes is None) == (tasks is None):
         raise ValueError("evaluate: give episodes=, or tasks= with the (seed, options) of each")
+    if episodes is not None and episodes < 0:
+        raise ValueError(f"evaluate: episodes must be 0 or more, got {episodes}")
     chosen: list[Task]
     chosen = [(seed + k, None) for k in range(episodes or 0)] if tasks is None else list(tasks)
     for n, task in enumerate(chosen):

@@ -44,7 +44,7 @@ class Policy(Protocol):
         """
 
 
-def check_pool(pool: Any, policy: Any) -> None:
+def check_pool_and_policy(pool: Any, policy: Any) -> None:
     """Raise TypeError unless this is a pool of this package and the policy is callable."""
     if not isinstance(pool, BaseVectorEnv):
         text = f"pool must be a pool such as ShmemVectorEnv, got a {type(pool).__name__}"

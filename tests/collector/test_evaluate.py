@@ -162,7 +162,7 @@ def test_a_progress_bar_and_wrong_arguments(capsys, monkeypatch):
         for given in ({}, {"episodes": 2, "tasks": TASKS}):
             with pytest.raises(ValueError, match="give episodes=, or tasks="):
                 envpool_py.evaluate(pool, policy, **given)
-        with pytest.raises(ValueError, match="give episodes="):
+        with pytest.raises(ValueError, match="episodes must be 0 or more, got -1"):
             envpool_py.evaluate(pool, policy, -1)
         with pytest.raises(TypeError, match=r"task 1 must be a \(seed, options\), got 5"):
             envpool_py.evaluate(pool, policy, tasks=[(1, None), 5])
