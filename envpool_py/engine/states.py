@@ -132,11 +132,7 @@ class States:
     def mark_sent(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight += len(envs.ids)
-        entry = time.monotonic_ns(), envs.ids
-        if envs.is_whole:
-            self._log = [entry]
-        else:
-            self._log.append(entry)
+        self._log.append((time.monotonic_ns(), envs.ids))
 
     def mark_returned(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
