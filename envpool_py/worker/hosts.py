@@ -41,19 +41,22 @@ class Hosts:
     """
 
     def __init__(
-        self, count: int, supervisor: Supervisor | None, make_local: Callable[[], list[InlineHost]]
+        self,
+        num_envs: int,
+        supervisor: Supervisor | None,
+        make_local: Callable[[], list[InlineHost]],
     ) -> None:
-        self.num_envs = count
+        self.num_envs = num_envs
         self.supervisor = supervisor
         self._make_local = make_local
         self.local: list[InlineHost] = []
         self.spin_for = 0.0
         self.closing = threading.Event()
-        self.restarts = np.zeros(count, dtype=np.int64)
+        self.restarts = np.zeros(num_envs, dtype=np.int64)
         # The last messages for steps of all envs, and what they were made from.
         self._kept: tuple[Any, list[Send]] = None, []
         self.all: list[Host] = []
-        self._home = np.empty(count, dtype=np.intp)
+        self._home = np.empty(num_envs, dtype=np.intp)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
         """Make all envs and return their spaces; see ``Supervisor.await_started``."""
