@@ -37,7 +37,7 @@ def flaky():
     return Flaky(gym.make("CartPole-v1"))
 
 
-LONG = pytest.param("shmem-fork-packed", 10_000, marks=pytest.mark.slow)
+LONG = pytest.param("shmem-fork-packed", 25_000, marks=pytest.mark.soak)
 
 
 @pytest.mark.parametrize(("place", "batches"), [*((each, 1000) for each in SOME), LONG])
