@@ -14,7 +14,8 @@ figure.
     python examples/figures.py write
 
 ``measure simulator ppo`` measures some of the parts again and keeps the others. ``measure ray``
-measures the part that takes some minutes more.
+measures the part that takes some minutes more, and ``measure free`` the one that needs
+``python3.14t``, a Python without the GIL.
 """
 
 from __future__ import annotations
@@ -171,6 +172,23 @@ def threads() -> dict[str, float]:
     return found
 
 
+def free() -> dict[str, float]:
+    """Envs that compute, in threads and in processes, by the Python without the GIL on PATH."""
+    names = {
+        "loop": "loop",
+        "2 threads": "threads",
+        "2 processes": "processes",
+        "1 process + caller": "caller",
+    }
+    rates = _rows("examples/benchmark/free_threading.py", python="python3.14t")
+    envs = {"CartPole-v1": "cartpole", "HalfCheetah-v5": "halfcheetah"}
+    return {
+        f"{key}.{own}": rates[f"{env}, {name}"]
+        for env, key in envs.items()
+        for name, own in names.items()
+    }
+
+
 def overhead() -> dict[str, float]:
     """Microseconds of a step of 64 CartPoles in process, with ``measure=True`` and without."""
     times: dict[bool, list[float]] = defaultdict(list)
@@ -240,24 +258,28 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "rollouts": rollouts,
     "evaluation": evaluation,
     "threads": threads,
+    "free": free,
     "overhead": overhead,
     "interfaces": interfaces,
     "ray": ray,
 }
-ON_REQUEST = {"ray"}
-"""Parts that ``measure`` leaves out unless they are named: Ray takes some minutes to start."""
+ON_REQUEST = {"free", "ray"}
+"""Parts that ``measure`` leaves out unless they are named.
+
+``free`` needs a Python without the GIL, and Ray takes some minutes to start.
+"""
 
 
-def _run(*words: str) -> None:
+def _run(*words: str, python: str = sys.executable) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, *words], cwd=ROOT, env=env, check=True)  # noqa: S603
+    subprocess.run([python, *words], cwd=ROOT, env=env, check=True)  # noqa: S603
 
 
-def _rows(*words: str) -> Any:
+def _rows(*words: str, python: str = sys.executable) -> Any:
     """The result that a program writes with ``--json FILE``."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
-        _run(*words, "--json", str(path))
+        _run(*words, "--json", str(path), python=python)
         return json.loads(path.read_text())
 
 

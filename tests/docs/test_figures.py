@@ -114,7 +114,8 @@ def test_a_measurement_has_all_figures(monkeypatch):
         assert job.callers
         return [SimpleNamespace(rate=rates[kind])]
 
-    def run(*words):
+    def run(*words, python=None):
+        assert (python == "python3.14t") is ("free_threading.py" in words[0])
         path = Path(words[words.index("--json") + 1])
         names = ["envpool-cpp", "bare", *(key.partition(".")[2] for key in known)]
         workloads = ("cartpole-x64", "halfcheetah-x16")
@@ -141,6 +142,11 @@ def test_a_measurement_has_all_figures(monkeypatch):
             ],
             "rollouts.py": [{"whole": 3.0, "async": 1.0}] * 3,
             "evaluation.py": [{"sb3": 3.0, "ours": 1.0}] * 3,
+            "free_threading.py": {
+                f"{env}, {name}": 9.0
+                for env in ("CartPole-v1", "HalfCheetah-v5")
+                for name in ("loop", "2 threads", "2 processes", "1 process + caller")
+            },
             "ray_scale.py": {"call": 4e-4, "env": 1e-6, "byte": 1e-9},
         }
         rows = others.get(Path(words[0]).name, rows)
