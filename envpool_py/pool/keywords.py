@@ -76,6 +76,7 @@ FOREIGN = {
 _PROCESSES = "ShmemVectorEnv and SubprocVectorEnv take it"
 #: What says how to pass an option to something that does not take it.
 _HINTS = dict.fromkeys(OF_PROCESSES, _PROCESSES) | {
+    "num_processes": f"{_PROCESSES}; ThreadVectorEnv takes num_threads",
     "num_envs": "it has one env per env_fn; envpool_py.make(env, num_envs) makes copies",
     "backend": "the class decides; envpool_py.make takes it",
     "env_kwargs": "pass env_fns that make the env with them, such as functools.partial",
@@ -133,8 +134,6 @@ def check_options(
         if FOREIGN[first] in fixed:
             value, reason = fixed[FOREIGN[first]]
             text += f", which must be {value!r}, because {reason}"
-    elif first == "num_processes" and "num_threads" in known:
-        text += "; it takes num_threads"
     elif first in _HINTS:
         text += f"; {_HINTS[first]}"
     elif like := difflib.get_close_matches(first, known, 1):
@@ -161,7 +160,7 @@ def check_env_kwargs(name: str, place: str, env: Env, kwargs: Mapping[str, Any])
         raise TypeError(f"{name}: {key} {meant}; pass {place}={{{like[0]!r}: ...}}")
 
 
-def one_of(name: str, value: Any, options: dict[str, Any], alias: str) -> Any:
+def one_of(name: str, value: Any, options: Any, alias: str) -> Any:
     """Return the value of an option that has two names; it is removed from ``options``."""
     other = options.pop(alias, None)
     if value is not None and other is not None:
