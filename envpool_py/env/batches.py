@@ -119,4 +119,8 @@ class Batches:
 
     def last_obs(self, i: int) -> Any:
         """Return the last observation of env ``i`` that the caller got; the next overwrites it."""
-        return spaces.join_rows(self._layout, [column[i : i + 1] for column in self._last], 1)[0]
+        return spaces.join_rows(self._layout, self.last_parts(i), 1)[0]
+
+    def last_parts(self, i: int) -> list[spaces.Array]:
+        """Return the same as an array ``(1, ...)`` for each leaf."""
+        return [column[i : i + 1] for column in self._last]
