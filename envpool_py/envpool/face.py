@@ -12,8 +12,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
+from envpool_py.gymnasium.vector_env import split_mask
 from envpool_py.ids import IdArray, Ids, one_of, resolve
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
@@ -118,9 +118,6 @@ class EnvPool(PoolAdapter):
             raise RuntimeError("render: the envs have no render_mode; pass render_mode='rgb_array'")
         images = self.pool.render(0 if env_ids is None else env_ids)
         return np.stack(images) if mode == "rgb_array" else None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.pool!r})"
 
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
         """Reset these envs by ``call``, also those in flight."""

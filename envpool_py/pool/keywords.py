@@ -55,9 +55,8 @@ class ProcessPoolKeywords(PoolKeywords, total=False):
 
 #: Options that only pools with processes take; of these, threads take ``step_timeout``.
 OF_PROCESSES = {"context", "start_method", *ProcessOptions.__annotations__}
-_WAITS = {"wait_num", "timeout"}
 #: All our options, and the arguments that a function has instead of ``env_fns``.
-OWN = {*ProcessPoolKeywords.__annotations__, *OF_PROCESSES, *_WAITS}
+OWN = {*ProcessPoolKeywords.__annotations__, *OF_PROCESSES, "wait_num", "timeout"}
 OWN |= {"backend", "env_kwargs", "wrappers"}
 
 #: Arguments of other libraries' pools, and the names of ours.
@@ -95,7 +94,7 @@ class Fixed(NamedTuple):
 
 _ALL_ROWS = "it waits for all envs; a pool with wait_num or timeout has partial batches"
 #: What the interfaces decide that wait for all envs.
-WHOLE = dict.fromkeys(sorted(_WAITS), Fixed(None, _ALL_ROWS))
+WHOLE = dict.fromkeys(("timeout", "wait_num"), Fixed(None, _ALL_ROWS))
 
 
 def check_options(
