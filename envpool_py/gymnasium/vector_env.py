@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy as copy_
 import functools
-import inspect
 import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +34,6 @@ from envpool_py.pool.keywords import WHOLE, check_options, one_of
 from envpool_py.pool.vector_envs import ShmemVectorEnv
 from envpool_py.worker.env_workers import DummyEnvWorker
 
-#: The options of a pool that ``VectorEnv`` takes.
-_OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "max_concurrency"}
-_OPTIONS -= {"env_fns", *WHOLE}
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
@@ -116,8 +112,10 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
     def options(options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a pool for ``VectorEnv``: ``options``, and defaults for others."""
         own = {"columns": True, "copy": False, "reset_first": False, "autoreset_mode": NEXT_STEP}
-        own |= check_options(_OPTIONS, "VectorEnv", options, WHOLE)
-        if (limit := own.pop("max_concurrency", None)) is not None:
+        given = dict(options)
+        limit = given.pop("max_concurrency", None)
+        own |= check_options(ShmemVectorEnv, "VectorEnv", given, WHOLE)
+        if limit is not None:
             text = "`max_concurrency` must be"
             if not isinstance(limit, (int, np.integer)):
                 raise ValueError(f"{text} an integer or None, got {type(limit)}.")
