@@ -228,8 +228,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
 
     def close(self) -> None:
         """Close the pool and the file."""
-        if not self.pool.is_closed:
-            self.pool.close()
+        self.pool.close()
         self._events.close()
 
     def __exit__(self, *_: object) -> None:
