@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env.options import check_count
 from envpool_py.pool import arguments, choose
@@ -15,9 +17,6 @@ from envpool_py.pool.signatures import spell_out
 from envpool_py.threads.env_worker import ThreadEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
 @spell_out(PoolKeywords)
