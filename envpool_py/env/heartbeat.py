@@ -28,8 +28,8 @@ class Heartbeat:
     def __init__(
         self, row: Array, enter: Callable[[], None] = _nothing, leave: Callable[[], None] = _nothing
     ) -> None:
-        self._numbers: Any = memoryview(row)  # type: ignore[arg-type]
-        self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
+        self._numbers: Any = row.data
+        self._times: Any = row.view(np.float64).data
         self._numbers[3] = threading.get_ident()
         self.enter, self.leave = enter, leave
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
-from envpool_py.env.block_io import actions_of, flat_rows, view, writer_of
+from envpool_py.env.block_io import actions_of, flat_rows, writer_of
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import ASK, ID_MASK, KINDS, RESET, Request
@@ -70,7 +70,7 @@ class StepLoop:
         if block.finals:
             finals = iter(block.finals)
             self._write_final = writer_of(block.spec.obs, finals, "final_obs", self._beside)
-        self._words = view(block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1])
+        self._words = block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1].data
         # For each env the object to step: the env itself if its next step needs nothing else.
         self._steppers: list[Any] = [None] * block.spec.num_envs
         for i, executor in self._executors.items():
@@ -130,7 +130,7 @@ class StepLoop:
         block, steppers, write = self._block, self._steppers, self._write
         actions, layout = actions_of(block), block.spec.obs
         flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
-        rewards: Any = block.reward if block.spec.reward else view(block.reward)
+        rewards: Any = block.reward if block.spec.reward else block.reward.data
         words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
         keep_info, convert, finish = self._keep_info, self._reward, self._finish
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter

@@ -30,7 +30,7 @@ class StepTimes:
     now = staticmethod(time.perf_counter_ns)
 
     def __init__(self, row: Array) -> None:
-        self._row: Any = memoryview(row)  # type: ignore[arg-type]
+        self._row: Any = row.data
 
     def note_step(self, nanoseconds: int) -> None:
         row = self._row
