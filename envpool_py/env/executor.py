@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
@@ -68,7 +69,7 @@ class Executor:
         #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
         self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END}
         self.times: StepTimes | None = None
-        self.heartbeat: Heartbeat | None = None
+        self.heartbeat = Heartbeat()
         self._prepared: Executor | None = None
         self._make()
         self.configure()
@@ -157,12 +158,10 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
-        plain = (
-            self._pending is None and self._turns is None and checks.ON_STEP not in self.to_check
-        )
-        if not plain or self._past_end:
+        needs_more = self._pending is not None or self._turns is not None or self._past_end
+        if needs_more or checks.ON_STEP in self.to_check:
             return self
-        if self.times is None and self.heartbeat is None:
+        if self.times is None and not self.heartbeat.is_read:
             return self.env
         return SimpleNamespace(step=self._instrumented_step)
 
@@ -186,8 +185,7 @@ class Executor:
         if self._closed:
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
-            if self.heartbeat is not None:
-                self.heartbeat.begin(self.env_id)
+            self.heartbeat.begin(self.env_id)
             self.inner = "reset"
             return self._pending()
         if self._past_end:
@@ -200,18 +198,19 @@ class Executor:
         return list(row) if type(row) is tuple else row
 
     def _instrumented_step(self, action: Any) -> Any:
-        """Step the env, write its heartbeat and time the step."""
-        if self.heartbeat is not None:
-            self.heartbeat.begin(self.env_id)
-        times = self.times
-        begun = 0 if times is None else times.now()
+        self.heartbeat.begin(self.env_id)
+        return self._timed(StepTimes.note_step, self.env.step, action)
+
+    def _timed(
+        self, note: Callable[[StepTimes, int], None], function: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        begun = time.perf_counter_ns()
         try:
-            return self.env.step(action)
+            return function(*args, **kwargs)
         finally:
-            if self.heartbeat is not None:
-                self.heartbeat.leave()
-            if times is not None:
-                times.note_step(times.now() - begun)
+            self.heartbeat.leave()
+            if self.times is not None:
+                note(self.times, time.perf_counter_ns() - begun)
 
     def finish(self, row: Row) -> Row:
         """Return the row of a step from the env's result; in same_step mode reset an ended env.
@@ -260,8 +259,7 @@ class Executor:
         if request.before is not None:
             self.inner = "env_fn"
             self(request.before)
-            if self.heartbeat is not None:
-                self.heartbeat.begin(self.env_id)
+            self.heartbeat.begin(self.env_id)
         if request.kind == "lose":
             return self.lose(request.args[0], request.error)
         row = getattr(self, request.kind)(*request.args, **request.kwargs)
@@ -309,10 +307,9 @@ class Executor:
             kwargs["seed"] = seed
         if options is not None:
             kwargs["options"] = options
-        begun = 0 if self.times is None else self.times.now()
+        self.heartbeat.enter()
         try:
-            reset = self.env.reset if self.heartbeat is None else self._timed_reset
-            result = reset(**kwargs)
+            result = self._timed(StepTimes.note_reset, self.env.reset, **kwargs)
         except BaseException as error:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):
@@ -320,8 +317,6 @@ class Executor:
             if type(error) is TypeError and "seed" in kwargs and not layers.takes_seed(self.env):
                 raise TypeError(f"reset() takes no seed: {error}{checks.OLD_GYM}") from error
             raise
-        if self.times is not None:
-            self.times.note_reset(self.times.now() - begun)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             got = _named(result) + checks.OLD_GYM
             raise TypeError(f"reset() must return (obs, info), got {got}")
@@ -335,14 +330,6 @@ class Executor:
         self.inner, self._is_new = "", False
         self._resets += 1
         return obs, info
-
-    def _timed_reset(self, **kwargs: Any) -> Any:
-        heartbeat: Any = self.heartbeat
-        heartbeat.enter()
-        try:
-            return self.env.reset(**kwargs)
-        finally:
-            heartbeat.leave()
 
     def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""

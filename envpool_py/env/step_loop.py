@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import length_hint
@@ -52,7 +52,7 @@ class StepLoop:
         fail: ``fail(token, kind, error)`` takes the error of a request of that kind, or raises it.
         keep_info: ``keep_info(i, info)`` stores the info of a row and returns the number of its
             form, see ``info_codec``; 0 if the info must go to ``send``.
-        heartbeat: notes which env is being stepped; None where nobody reads it.
+        heartbeat: notes which env is being stepped.
     """
 
     _block: Block
@@ -60,7 +60,7 @@ class StepLoop:
     _send: Callable[[int, Beside], object]
     _fail: Callable[[int, str, BaseException], object]
     _keep_info: Callable[[int, dict[str, Any]], int]
-    _heartbeat: Heartbeat | None = None
+    _heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
         block = self._block
@@ -99,31 +99,27 @@ class StepLoop:
                 self.note_error(token, "reset" if token & RESET else "step", error)
                 if due and time.perf_counter() > due:
                     break
-        if self._heartbeat is not None:
-            self._heartbeat.end()
+        self._heartbeat.end()
 
     def answer(self, token: int, request: Request) -> None:
         i, kind = token & ID_MASK, KINDS[request.kind]
         executor = self._executors[i]
         try:
-            if self._heartbeat is not None:
-                self._heartbeat.begin(i, timed=not kind.sets_up and request.before is None)
+            self._heartbeat.begin(i, timed=not kind.sets_up and request.before is None)
+            result = executor.row_of(request) if kind.has_row else executor(request)
+            self._heartbeat.leave()
             if kind.has_row:
-                self._steppers[i] = SimpleNamespace(step=lambda _: self._row_of(executor, request))
+                self._steppers[i] = SimpleNamespace(step=lambda _: result)
                 self._run(iter((token,)), 0)
             else:
-                reply = executor(request)
-                if self._heartbeat is not None:
-                    self._heartbeat.leave()
-                self._send(token, {"reply": reply})
+                self._send(token, {"reply": result})
                 self._block.put_position(i, executor.position)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.note_error(token, request.kind, error)
         finally:
             # The request may have replaced the env.
             self._steppers[i] = executor.stepper
-            if self._heartbeat is not None:
-                self._heartbeat.end()
+            self._heartbeat.end()
 
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """Make the step loop; local variables make it fast, which matters for cheap envs."""
@@ -178,16 +174,8 @@ class StepLoop:
 
         return run
 
-    def _row_of(self, executor: Executor, request: Request) -> Any:
-        try:
-            return executor.row_of(request)
-        finally:
-            if self._heartbeat is not None:
-                self._heartbeat.leave()
-
     def _reset_row(self, i: int) -> Row:
-        if self._heartbeat is not None:
-            self._heartbeat.begin(i)
+        self._heartbeat.begin(i)
         return self._executors[i].reset()
 
     def _finish(self, token: int, row: Row) -> int:
@@ -285,6 +273,7 @@ class StepLoop:
         """Send the error of a request that failed, beside its row."""
         if isinstance(error, Abandoned):
             raise error
+        self._heartbeat.leave()  # the env may have raised before it returned
         i = token & ID_MASK
         self._beside.clear()
         executor = self._executors[i]

@@ -8,7 +8,6 @@ a logarithmic scale with eight bins per doubling, so percentiles are known to ab
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,6 @@ NUMBERS = _COUNTS + _BINS
 
 class StepTimes:
     """Writes the row of one env, int64 ``(NUMBERS,)``."""
-
-    now = staticmethod(time.perf_counter_ns)
 
     def __init__(self, row: Array) -> None:
         self._row: Any = row.data
