@@ -239,8 +239,7 @@ class Executor:
             first, begun = self._begin_episode({})
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
-        info = FinalInfo(begun)
-        info["final_obs"], info["final_info"] = last, final
+        info = FinalInfo(begun, final_obs=last, final_info=final)
         return first, reward, terminated, truncated, info
 
     def postpone(self, error: BaseException) -> None:
@@ -401,9 +400,7 @@ class Executor:
     def _close_env(self) -> None:
         if not self._closed:
             self._closed = True
-            close = getattr(self.env, "close", None)
-            if close is not None:
-                close()
+            getattr(self.env, "close", lambda: None)()
 
 
 def _refuse() -> Any:

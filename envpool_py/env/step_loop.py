@@ -241,26 +241,22 @@ class StepLoop:
 
     def _reward(self, reward: Any) -> Any:
         """Convert a reward that is no float to the form that the block holds."""
-        shape = self._block.spec.reward
         if isinstance(reward, (float, int, np.floating, np.integer, np.bool_)):
             return float(reward)  # the 0.0 of a reset also fills the row of a vector reward
+        shape = self._block.spec.reward
         try:
-            array = np.asarray(reward)
-        except ordinary(TypeError, ValueError):
-            array = np.asarray(None)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"reward must be a number, got {type(reward).__name__} {reward!r:.80}")
-        if array.size == 1 and not shape:
-            return float(array.reshape(()))
-        if array.shape == shape:
-            return array
-        text = f"reward has shape {array.shape}, but"
-        if shape:
-            raise ValueError(f"{text} reward_space has {shape}")
-        raise ValueError(
-            f"{text} not every env declares a reward_space of that shape; set reward_space ="
-            f" gymnasium.spaces.Box(-np.inf, np.inf, {array.shape}) on each env"
-        )
+            return spaces.fit(reward, shape, np.dtype(np.float64), "reward", "reward_space")
+        except ordinary(TypeError):
+            text = f"reward must be a number, got {type(reward).__name__} {reward!r:.80}"
+            raise TypeError(text) from None
+        except ordinary(ValueError):
+            if shape or not np.ndim(reward):
+                raise
+            raise ValueError(
+                f"reward has shape {np.shape(reward)}, but not every env declares a reward_space of"
+                " that shape; set reward_space = gymnasium.spaces.Box(-np.inf, np.inf,"
+                f" {np.shape(reward)}) on each env"
+            ) from None
 
     def _warn(self, kind: str, text: str) -> None:
         self._beside.setdefault("warnings", {})[kind] = text
