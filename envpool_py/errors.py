@@ -284,10 +284,9 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
         died = first.env_ids
         late = (e for e in errors if isinstance(e, EnvTimeoutError) and e.env_id in died)
         first = next(late, first)
-    distinct: dict[object, EnvError] = {}
+    distinct: dict[frozenset[int], EnvError] = {}
     for error in errors:
-        is_death = isinstance(error, WorkerDiedError)
-        distinct.setdefault(frozenset(error.env_ids) if is_death else id(error), error)
+        distinct.setdefault(frozenset(error.env_ids), error)
     others = [error for error in distinct.values() if error is not first]
     first.env_ids = tuple(dict.fromkeys(i for e in (first, *errors) for i in e.env_ids))
     first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)

@@ -91,13 +91,12 @@ class Executor:
                 f"env_fn returned {type(env).__name__}, which has no {' and no '.join(missing)};"
                 " it must return an environment"
             )
-        if callable(getattr(type(env), "observation_space", None)):  # PettingZoo's is a method
-            space = env.observation_space
-            if callable(space) and not hasattr(space, "sample"):
-                raise TypeError(
-                    f"env_fn returned {type(env).__name__}, whose observation_space is a method;"
-                    " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
-                )
+        space = getattr(env, "observation_space", None)
+        if callable(space) and not hasattr(space, "sample"):  # PettingZoo's is a method
+            raise TypeError(
+                f"env_fn returned {type(env).__name__}, whose observation_space is a method;"
+                " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
+            )
         self.env: Any = env
         self._turns = layers.turn_based_layer(env)
         self._closed = False
@@ -198,19 +197,26 @@ class Executor:
         return list(row) if type(row) is tuple else row
 
     def _instrumented_step(self, action: Any) -> Any:
-        self.heartbeat.begin(self.env_id)
-        return self._timed(StepTimes.note_step, self.env.step, action)
+        heartbeat, times = self.heartbeat, self.times
+        if heartbeat.is_read:
+            heartbeat.begin(self.env_id)
+        begun = 0 if times is None else time.perf_counter_ns()
+        try:
+            return self.env.step(action)
+        finally:
+            heartbeat.leave()
+            if times is not None:
+                times.note_step(time.perf_counter_ns() - begun)
 
-    def _timed(
-        self, note: Callable[[StepTimes, int], None], function: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+    def _instrumented_reset(self, **kwargs: Any) -> Any:
+        self.heartbeat.enter()
         begun = time.perf_counter_ns()
         try:
-            return function(*args, **kwargs)
+            return self.env.reset(**kwargs)
         finally:
             self.heartbeat.leave()
             if self.times is not None:
-                note(self.times, time.perf_counter_ns() - begun)
+                self.times.note_reset(time.perf_counter_ns() - begun)
 
     def finish(self, row: Row) -> Row:
         """Return the row of a step from the env's result; in same_step mode reset an ended env.
@@ -306,9 +312,8 @@ class Executor:
             kwargs["seed"] = seed
         if options is not None:
             kwargs["options"] = options
-        self.heartbeat.enter()
         try:
-            result = self._timed(StepTimes.note_reset, self.env.reset, **kwargs)
+            result = self._instrumented_reset(**kwargs)
         except BaseException as error:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):

@@ -99,7 +99,8 @@ class StepLoop:
                 self.note_error(token, "reset" if token & RESET else "step", error)
                 if due and time.perf_counter() > due:
                     break
-        self._heartbeat.end()
+        if self._heartbeat.is_read:
+            self._heartbeat.end()
 
     def answer(self, token: int, request: Request) -> None:
         i, kind = token & ID_MASK, KINDS[request.kind]
@@ -183,18 +184,19 @@ class StepLoop:
         i = token & ID_MASK
         executor = self._executors[i]
         obs, _, terminated, truncated, info = executor.finish(row)
-        self._steppers[i], position = executor.stepper, executor.position
-        self._block.put_position(i, position)
-        word = OVER * _ONE if position[1] else 0
+        self._block.put_position(i, executor.position)
+        word = OVER * _ONE if executor.position[1] else 0
         if terminated is True or _flag(terminated, "terminated"):
             word += _TERMINATED
         if truncated is not False and _flag(truncated, "truncated"):
             word += _TRUNCATED
         if type(info) is FinalInfo:
-            return word + self._begin_episode(token, obs, info)
-        if type(info) is ResetInfo:
-            word += RESET_ROW * _ONE
-        return word + (self._keep(i, info) if info else 0)
+            word += self._begin_episode(token, obs, info)
+        else:
+            word += RESET_ROW * _ONE if type(info) is ResetInfo else 0
+            word += self._keep(i, info) if info else 0
+        self._steppers[i] = executor.stepper
+        return word
 
     def _keep_final(self, i: int, obs: Any) -> Any:
         """Store the observation that ends an episode, before the env is reset."""
@@ -211,10 +213,8 @@ class StepLoop:
         try:
             return self._write_first(token, obs, info, last)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
-            i = token & ID_MASK
             self._beside.clear()
-            self._executors[i].postpone(error)
-            self._steppers[i] = self._executors[i].stepper
+            self._executors[token & ID_MASK].postpone(error)
             kept = {"final_info": final_info} if final_info else {}
             return self._write_first(token, last, kept, last)
 
