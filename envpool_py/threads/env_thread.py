@@ -40,7 +40,7 @@ class ThreadEnd:
         is_over: whether the thread has nothing left to do.
     """
 
-    cut = garbled = ended = False  # as a ``Stream``
+    cut = ended = False  # as a ``Stream``
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
         self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()

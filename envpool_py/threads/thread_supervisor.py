@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
-import sys
 import threading
-import time
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from envpool_py import coroutines, errors
+from envpool_py import errors
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.request import Request
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
@@ -26,32 +22,26 @@ from envpool_py.worker import messages, process_host
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import GRACE, Supervisor
-from envpool_py.worker.watchdog import Watchdog
+from envpool_py.worker.watchdog import stack_of_thread
 
 
 class ThreadHost(process_host.ProcessHost):
     """Some envs in a thread; ``process`` is the thread."""
 
-    kind, killed = "thread", "was abandoned"
-    block: Block
-    stream: Any
+    name, killed = "thread", "was abandoned"
     _poller: Any
     _shared: Any
 
-    def start(self, *, again: bool = False) -> None:
-        self._reset()
-        self.name, claimed = self.kind, self._shared.claimed
+    def _launch(self) -> None:
+        claimed = self._shared.claimed
         for key, i in claimed.copy().items():  # other threads change it meanwhile
             if i in self.ids:  # of the thread before
                 del claimed[key]
         self.stream = end = ThreadEnd(self._poller.note, self._look)
-        loop = EnvThread(self.ids, end, lambda block: block, claimed)
+        args = EnvThread(self.ids, end, lambda block: block, claimed), end, self.env_fns
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
-        args = loop, end, self.env_fns
         self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
-        if again:
-            self.restart_begun, self.deadline = True, time.monotonic() + process_host.SLOW_START
-        self.exit = None
+        self.exit = None  # first, so that ``close`` ends it after an interrupt
         try:
             self.process.start()
         except RuntimeError as error:
@@ -64,33 +54,24 @@ class ThreadHost(process_host.ProcessHost):
         self.read()
         return b""
 
+    def attach(self, block: Block) -> None:
+        self.stream.put(messages.ATTACH, block)
+
     def write(self, data: bytes) -> None:
         if self.exit is None:
-            kind, body = messages.HEADER.unpack_from(data)[0], data[messages.HEADER.size :]
-            self.stream.put(kind, self.block if kind == messages.ATTACH else body)
+            kind, _ = messages.HEADER.unpack_from(data)
+            self.stream.put(kind, data[messages.HEADER.size :])
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]
         return partial(self.stream.put, messages.REQUESTS, own)
 
-    def stack_of(self, thread: int) -> tuple[str, str]:
-        thread = thread or self.process.ident
-        frame = sys._current_frames().get(thread)  # noqa: SLF001 - just for this
-        stack = traceback.walk_stack(frame or sys._getframe())  # noqa: SLF001
-        lines = [
-            f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
-            for each, line in [*coroutines.frames_of(thread), *stack]
-        ]
-        return errors.stack_of("\n".join(["Thread (most recent call first):", *lines]))
+    def _stack_of(self, thread: int) -> tuple[str, str]:
+        return stack_of_thread(thread or self.process.ident)
 
-    def terminate(self) -> None:
-        """A thread takes no signal."""
-
-    def kill(self, signum: int = 0, reason: str | None = None) -> None:  # noqa: ARG002 - as ProcessHost
-        """Abandon the thread."""
-        if reason is not None and self.kill_reason is None:
-            self.kill_reason = f"{self.killed}: {reason}"
-        if self.exit is not None:
+    def signal(self, signum: int) -> None:
+        """Abandon the thread; other signals have no effect."""
+        if self.exit is not None or signum != process_host.KILL:
             return
         self._look()
         if not self.ended:
@@ -105,17 +86,12 @@ class ThreadHost(process_host.ProcessHost):
         """Abandon the thread, unless it ends by itself."""
         if reason is None:
             self.process.join(GRACE)
-        self.kill(reason=reason)
+        self.kill(reason)
 
-    def reap(self) -> None:
-        if self.exit is not None:
-            return
-        while self.read():
-            pass
-        self.deadline = math.inf
+    def _free(self) -> str:
         if self.stream.is_over:
             self.process.join()
-        self.exit = self.kill_reason or "has ended"
+        return "has ended"
 
     def _loaded(self, data: Any, i: int, kind: str) -> Any:  # noqa: ARG002 - as ProcessHost
         return data
@@ -141,15 +117,8 @@ class ThreadSupervisor(Supervisor):
     def _open(self) -> None:
         self._add_hosts(ThreadHost, None, SimpleNamespace(options=self._options, claimed={}))
 
-    def make_block(self, spec: Spec) -> Block:
-        block = Block(spec._replace(timed=True))
-        if self._options.step_timeout is not None:
-            self.watchdog = Watchdog(self._options.step_timeout, block.heartbeats)
-        self._attach_message = messages.pack(messages.ATTACH, b"")
-        for host in self.hosts:
-            host.block = block  # type: ignore[attr-defined]
-            host.write(self._attach_message)
-        return block
+    def _new_block(self, spec: Spec) -> Block:
+        return Block(spec._replace(timed=True))
 
     def describe(self) -> str:
         return f", num_threads={len(self.hosts)}"

@@ -31,9 +31,10 @@ from typing import Any
 
 from envpool_py import errors
 from envpool_py.env import shared_memory
+from envpool_py.env.block import Block
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
-from envpool_py.errors import EnvError, WorkerDiedError, ordinary
+from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, ordinary
 from envpool_py.worker import child, descriptors, messages, watchdog
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import Poller
@@ -45,10 +46,12 @@ SLOW_START = 60.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
 _KEY = ID_MASK | ASK
+# The status of an item in place of data that is no item.
+_INVALID = -1
 _UNREADABLE = "it sent what cannot be read"
 _READ = 1 << 18
-# Windows has no SIGKILL, and this package has no worker processes there.
-_KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
+#: The signal that kills. Windows has no SIGKILL, and this package has no worker processes there.
+KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
 class Stream:
@@ -56,7 +59,6 @@ class Stream:
 
     Attributes:
         cut: whether only a part of a message was sent; the process must be killed.
-        garbled: whether invalid data was received; nothing after that is read.
         ended: whether the other end is closed; the process may still run.
         sent: the number of messages written, or waiting to be written.
     """
@@ -65,7 +67,7 @@ class Stream:
         ours.setblocking(False)
         self.fd = descriptors.claim(ours.detach())
         self._ids = frozenset(ids)
-        self.cut = self.garbled = self.ended = False
+        self.cut = self.ended = False
         self.sent = 0
         self.outbox = memoryview(b"")
         # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
@@ -109,7 +111,8 @@ class Stream:
             known = token >= 0 and token & ID_MASK in self._ids
             known &= 0 <= status <= messages.CLOSE_FAILURE
             if not (known and 0 <= length <= messages.LARGEST):
-                self.garbled, start = True, len(data)
+                items.append((token, _INVALID, b""))
+                start = len(data)
                 break
             needed = messages.ITEM.size + length
             if len(data) - start < needed:
@@ -124,6 +127,9 @@ class Stream:
 class ProcessHost:
     """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
 
+    ``start``, ``read``, ``reap`` and ``death_of`` are its life, in this order. Threads and actors
+    replace ``_launch``, ``signal``, ``_free`` and the ways in which data comes and goes.
+
     Attributes:
         exit: how the process ended; None while it runs, "" before it was started.
         ended: whether the process has ended and its end was not handled yet.
@@ -132,11 +138,11 @@ class ProcessHost:
         kill_reason: why the pool killed it; None if it did not.
         start_error: the error of an env_fn.
         stack: the user's line and the env's frames at which the process has ended.
-        name: the name of the process in errors.
+        name: what errors call the process.
         items: the data that the process sent beside rows, each with the token of its request.
     """
 
-    kind, killed = "process", "was killed"
+    name, killed = "worker process", "was killed"
 
     number: int
     ids: list[int]
@@ -149,23 +155,26 @@ class ProcessHost:
         self.close_errors: list[EnvError] = []
         # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
-        self._reset()
-
-    def _reset(self) -> None:
-        self.process: Any = None
         self.exit: str | None = ""
         self.ended = self.restart_begun = False
-        self.deadline = math.inf
-        self.spaces: dict[int, EnvSpaces] = {}
-        self.start_error: EnvError | None = None
-        self.kill_reason: str | None = None
-        self.name = "worker process"
+        self.process: Any = None
+        self.stream: Any = None
         self._death_fd = self.stacks = -1
-        self.stack = "", ""
 
     def start(self, *, again: bool = False) -> None:
         """Start the process and return while it makes its envs; OSError if that fails."""
-        self._reset()
+        self.spaces: dict[int, EnvSpaces] = {}
+        self.start_error: EnvError | None = None
+        self.kill_reason: str | None = None
+        self.stack = "", ""
+        self.deadline = math.inf
+        self._launch()
+        if again:
+            self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
+        self.exit = None
+
+    def _launch(self) -> None:
+        self.process = None
         ours, theirs = socket.socketpair()
         self.stream = Stream(ours, self.ids)
         try:
@@ -188,23 +197,20 @@ class ProcessHost:
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(self.process.sentinel)
             self._death_fd = descriptors.claim(fd)
-            self._poller.watch(self.stream.fd, self._on_stream)
-            self._poller.watch(fd, self._on_death)
+            self._poller.watch(self.stream.fd, self._on_event)
+            self._poller.watch(fd, self._on_event)
         except BaseException:
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
                 self.process.join()
-            self._free()
+            self._close_descriptors()
             raise
         finally:
             theirs.close()
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
-        if again:
-            self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
-        self.exit = None
 
-    def _free(self) -> None:
+    def _close_descriptors(self) -> None:
         for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
             fd: int = getattr(owner, name)
             setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
@@ -216,47 +222,59 @@ class ProcessHost:
         """Whether all of its envs are made."""
         return len(self.spaces) == len(self.ids)
 
-    def kill(self, signum: int = _KILL, reason: str | None = None) -> None:
+    def signal(self, signum: int) -> None:
         """Send a signal to the process and to all processes that it has started."""
+        for send in (os.killpg, os.kill) if self.exit is None else ():  # it may have no group yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(self.process.pid, signum)
+
+    def kill(self, reason: str | None = None) -> None:
+        """Kill the process, without waiting for its end."""
         if reason is not None and self.kill_reason is None:
             self.kill_reason = f"{self.killed}: {reason}"
-        if self.exit is None:
-            for kill in (os.killpg, os.kill):  # the group may not exist yet
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    kill(self.process.pid, signum)
-
-    def terminate(self) -> None:
-        """Ask the process to end, also if it is stopped."""
-        self.kill(signal.SIGTERM)
-        self.kill(signal.SIGCONT)
-
-    def stack_of(self, thread: int) -> tuple[str, str]:
-        """Return the user's line and the env's frames at which this thread is now."""
-        return watchdog.await_stack(self.stacks, self.process.pid, thread)
+        self.signal(KILL)
 
     def end(self, reason: str | None = None) -> None:
         """Kill the process and wait for its end, at most 5 seconds."""
-        self.kill(reason=reason)
+        self.kill(reason)
         if self._death_fd >= 0:
             self.ended |= descriptors.is_readable(self._death_fd, 5)
 
-    def reap(self) -> None:
-        """Read the last items of an ended process, kill its children, close the descriptors."""
-        if self.exit is not None:
-            return
-        while self.read():
-            pass
+    def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
+        """Kill the process of these envs; return an error for each, with the stack of a thread."""
+        line, stack = self._stack_of(thread)
+        self.end(f"{errors.name_ids(ids)} {fact}")
+        text = f"{fact}{line}; its {self.name} {self.killed}"
+        return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
+
+    def _stack_of(self, thread: int) -> tuple[str, str]:
+        """Return the user's line and the env's frames at which this thread is now."""
+        return watchdog.await_stack(self.stacks, self.process.pid, thread)
+
+    def reap(self) -> bool:
+        """Return ``ended``; if so, read the last items, and free what the process has left."""
+        if self.ended and self.exit is None:
+            while self.read():
+                pass
+            how = self._free()
+            self.deadline = math.inf
+            # Last, so that all of this is repeated after an interrupt.
+            self.exit = self.kill_reason or how
+        return self.ended
+
+    def _free(self) -> str:
+        """Kill the children of an ended process, close its descriptors; return how it ended."""
         if self.stacks >= 0:
             self.stack = watchdog.read_stack(self.stacks)
-        self.kill()  # its children, before the join lets the system reuse the pid
-        self._free()
-        self.process.join(5)
-        self._finalizer.cancel()
-        self.deadline = math.inf
-        # Last, so that all of this is repeated after an interrupt.
-        self.exit = self.kill_reason or errors.name_exit(self.process.exitcode)
-        with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
+        exitcode = None
+        with contextlib.suppress(ValueError):  # it does not end, or this is called again
+            self.signal(KILL)  # before the join lets the system reuse the pid
+            self.process.join(5)
+            exitcode = self.process.exitcode
             self.process.close()
+        self._close_descriptors()
+        self._finalizer.cancel()
+        return errors.name_exit(exitcode)
 
     def death_of(self, i: int) -> WorkerDiedError:
         """Return a new error that says how the process of env ``i`` ended."""
@@ -278,6 +296,10 @@ class ProcessHost:
     @property
     def is_restarting(self) -> bool:
         return self.restart_begun and self.exit is None and not (self.started or self.start_error)
+
+    def attach(self, block: Block) -> None:
+        """Let the process write rows into the block from now on."""
+        self.write(messages.pack(messages.ATTACH, pickle.dumps(block.spec)))
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
         kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
@@ -316,20 +338,20 @@ class ProcessHost:
                     return
         stream.outbox = memoryview(bytes(stream.outbox) + data)
         if not stream.flush():
-            self._poller.watch(stream.fd, self._on_stream, write=True)
+            self._poller.watch(stream.fd, self._on_event, write=True)
 
-    def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the poller calls
-        self.ended = True
-        return True
-
-    def _on_stream(self, fd: int, events: int) -> bool:
+    def _on_event(self, fd: int, events: int) -> bool:
+        """Handle an event of the connection, or the end; return whether one of them has ended."""
+        if fd == self._death_fd:
+            self.ended = True
+            return True
         if events & select.POLLOUT and self.stream.flush():
-            self._poller.watch(fd, self._on_stream)
+            self._poller.watch(fd, self._on_event)
         self.read()
         if self.stream.ended:  # else every poll would report it
             self._poller.forget(fd)
             self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
-        return self.stream.ended
+        return bool(self.stream.ended)
 
     def read(self) -> bool:
         """Handle the items that have arrived; return whether there were any."""
@@ -343,13 +365,13 @@ class ProcessHost:
             elif status == messages.CLOSE_FAILURE:
                 if (error := self._error_in(i, data)) is not None:
                     self.close_errors.append(error)
+            elif status == _INVALID:
+                self.kill(_UNREADABLE)
             elif status == messages.FAILURE and not self.started:
                 self.start_error = self._error_in(i, data)
             else:
                 self.items[token & _KEY] = token & ~RESET, (status, data)
             items.popleft()
-        if self.stream.garbled:
-            self.kill(reason=_UNREADABLE)
         return found
 
     def _greet(self, i: int, data: bytes) -> None:
@@ -368,7 +390,7 @@ class ProcessHost:
         i, key = token & ID_MASK, token & _KEY
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
-                self.kill(reason=_UNREADABLE)
+                self.kill(_UNREADABLE)
                 return self.death_of(i)
         status, data = self.items.pop(key)[1]
         if status == messages.FAILURE:
@@ -387,5 +409,5 @@ class ProcessHost:
         try:
             return errors.unpack_failure(data, i)
         except ordinary():
-            self.kill(reason=_UNREADABLE)
+            self.kill(_UNREADABLE)
             return None
