@@ -52,7 +52,7 @@ class ActorHost(ProcessHost):
 
     def _launch(self) -> None:
         items: deque[Any] = deque()
-        self.stream = SimpleNamespace(cut=False, ended=False, sent=0, read=lambda: items)
+        self.stream = SimpleNamespace(read=lambda: items)
         self.stuck, self._cause, self.name = None, "", "actor"
         self.process, self._driver = self._shared.make(self.ids), _driver()
         self._call(self.process.greet, self._greeted)

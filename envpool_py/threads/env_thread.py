@@ -36,16 +36,12 @@ class ThreadEnd:
     Attributes:
         inbox: the messages for the thread.
         items: token, status and value of what the block cannot hold.
-        sent: the number of messages.
         is_over: whether the thread has nothing left to do.
     """
-
-    cut = ended = False  # as a ``Stream``
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
         self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.items: deque[tuple[int, int, Any]] = deque()
-        self.sent = 0
         self.is_over = False
         self.publish, self.send = note, partial(note, look)
         self._lock = threading.Lock()
@@ -76,10 +72,6 @@ class ThreadEnd:
         self.items.append((token, status, value))
 
     # ------------------------------------------------------------------------------ in the caller
-
-    def put(self, kind: int, body: Any) -> None:
-        self.sent += 1
-        self.inbox.put((kind, body))
 
     def read(self) -> deque[tuple[int, int, Any]]:
         return self.items

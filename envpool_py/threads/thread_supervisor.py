@@ -54,17 +54,21 @@ class ThreadHost(process_host.ProcessHost):
         self.read()
         return b""
 
+    def _put(self, kind: int, body: Any) -> None:
+        if self.exit is None:
+            self.sent += 1
+            self.stream.inbox.put((kind, body))
+
     def attach(self, block: Block) -> None:
-        self.stream.put(messages.ATTACH, block)
+        self._put(messages.ATTACH, block)
 
     def write(self, data: bytes) -> None:
-        if self.exit is None:
-            kind, _ = messages.HEADER.unpack_from(data)
-            self.stream.put(kind, data[messages.HEADER.size :])
+        kind, _ = messages.HEADER.unpack_from(data)
+        self._put(kind, data[messages.HEADER.size :])
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]
-        return partial(self.stream.put, messages.REQUESTS, own)
+        return partial(self._put, messages.REQUESTS, own)
 
     def _stack_of(self, thread: int) -> tuple[str, str]:
         return stack_of_thread(thread or self.process.ident)

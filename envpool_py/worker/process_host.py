@@ -8,7 +8,7 @@ Invariants, whatever the envs do:
   have started, and Ctrl-C in a terminal reaches only the parent;
 * the parent never blocks in a write: data that a process does not accept at once is kept, and the
   parent goes on reading, so two full pipes cannot block each other;
-* after a signal handler has raised, no message is half sent, or ``cut`` is set.
+* after a signal handler has raised, the rest of a message is sent before the next one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from envpool_py.worker import child, descriptors, messages, watchdog
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import Poller
 
-#: Seconds after which a process is killed that has closed its socket and has not ended.
+#: Seconds for which a process that has closed its socket may take to end, before it is killed.
 DISCONNECTED_FOR = 1.0
 #: Seconds after which a pool warns of a slow ``env_fn``, and kills a process that it restarts.
 SLOW_START = 60.0
@@ -58,34 +58,33 @@ class Stream:
     """The parent's end of the socket to a worker process: messages to send, items received.
 
     Attributes:
-        cut: whether only a part of a message was sent; the process must be killed.
         ended: whether the other end is closed; the process may still run.
-        sent: the number of messages written, or waiting to be written.
+        outbox: the bytes to send, and the numbers of bytes that were sent of them.
     """
 
     def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
         ours.setblocking(False)
         self.fd = descriptors.claim(ours.detach())
         self._ids = frozenset(ids)
-        self.cut = self.ended = False
-        self.sent = 0
-        self.outbox = memoryview(b"")
+        self.ended = False
+        # As ``_received``, replaced in one assignment.
+        self.outbox: tuple[bytes | memoryview, list[int]] = b"", []
         # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
         # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
         self._received: tuple[list[bytes], deque[Any], int] = [], deque(), messages.ITEM.size
 
     def flush(self) -> bool:
         """Send what the process accepts of the waiting bytes; return True if none is left."""
-        if self.outbox:
-            self.cut = True
-            try:
-                self.outbox = self.outbox[os.write(self.fd, self.outbox) :]
-            except BlockingIOError:
-                pass
-            except ConnectionError:  # the process has ended; _on_death handles that
-                self.outbox = memoryview(b"")
-            self.cut = False
-        return not self.outbox
+        data, sent = self.outbox
+        try:
+            # One call, so that no signal handler runs between the write and the list.
+            sent.extend(map(os.write, (self.fd,), (data[sum(sent) :],)))
+        except BlockingIOError:
+            pass
+        except ConnectionError:  # the process has ended; ``_on_event`` handles that
+            data = b""
+        self.outbox = data[sum(sent) :], []
+        return not self.outbox[0]
 
     def read(self) -> deque[Any]:
         """Return the queue of items that have arrived; the caller removes those that it handles."""
@@ -134,12 +133,13 @@ class ProcessHost:
         exit: how the process ended; None while it runs, "" before it was started.
         ended: whether the process has ended and its end was not handled yet.
         restart_begun: whether the process was restarted, and recovery has not handled that yet.
-        deadline: the time at which it is killed unless it makes progress; infinity: never.
+        deadline: the time at which it is killed if it still makes an env; infinity: never.
         kill_reason: why the pool killed it; None if it did not.
         start_error: the error of an env_fn.
         stack: the user's line and the env's frames at which the process has ended.
         name: what errors call the process.
         items: the data that the process sent beside rows, each with the token of its request.
+        sent: the number of messages written, or waiting to be written.
     """
 
     name, killed = "worker process", "was killed"
@@ -167,7 +167,7 @@ class ProcessHost:
         self.start_error: EnvError | None = None
         self.kill_reason: str | None = None
         self.stack = "", ""
-        self.deadline = math.inf
+        self.deadline, self.sent = math.inf, 0
         self._launch()
         if again:
             self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
@@ -318,8 +318,6 @@ class ProcessHost:
         return partial(self.write, messages.pack(messages.REQUESTS, pickle.dumps(message)))
 
     def cancel(self, ids: set[int]) -> set[int]:
-        if self.stream.cut:  # the rest of a message cannot be sent
-            self.kill()
         return ids
 
     def write(self, data: bytes) -> None:
@@ -327,8 +325,9 @@ class ProcessHost:
         if self.exit is not None:
             return
         stream = self.stream
-        stream.sent += 1
-        if len(data) <= messages.ATOMIC and not stream.outbox:  # the system does not split it
+        self.sent += 1
+        waiting, sent = stream.outbox
+        if len(data) <= messages.ATOMIC and not waiting:  # the system does not split it
             try:
                 data = data[os.write(stream.fd, data) :]
             except (BlockingIOError, ConnectionError):
@@ -336,22 +335,23 @@ class ProcessHost:
             else:
                 if not data:
                     return
-        stream.outbox = memoryview(bytes(stream.outbox) + data)
+        stream.outbox = memoryview(bytes(waiting[sum(sent) :]) + data), []
         if not stream.flush():
             self._poller.watch(stream.fd, self._on_event, write=True)
 
     def _on_event(self, fd: int, events: int) -> bool:
-        """Handle an event of the connection, or the end; return whether one of them has ended."""
+        """Handle an event of the connection, or the end of the process; return ``ended``."""
         if fd == self._death_fd:
             self.ended = True
             return True
         if events & select.POLLOUT and self.stream.flush():
             self._poller.watch(fd, self._on_event)
         self.read()
-        if self.stream.ended:  # else every poll would report it
-            self._poller.forget(fd)
-            self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
-        return bool(self.stream.ended)
+        if self.stream.ended:
+            self.ended |= descriptors.is_readable(self._death_fd, DISCONNECTED_FOR)
+            if not self.ended:
+                self.end("it closed its connection to the pool")
+        return self.ended
 
     def read(self) -> bool:
         """Handle the items that have arrived; return whether there were any."""

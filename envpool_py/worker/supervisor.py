@@ -234,11 +234,7 @@ class Supervisor:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
         now = time.monotonic()
         for host in self.hosts:
-            if host.deadline > now:
-                continue
-            if host.stream.ended:
-                host.end("it closed its connection to the pool")
-            else:
+            if host.deadline <= now:
                 i = next(i for i in host.ids if i not in host.spaces)
                 limit = self._options.step_timeout or process_host.SLOW_START
                 fact = f"did not return from env_fn within {limit:g} seconds"
@@ -258,7 +254,7 @@ class Supervisor:
     def _messages_sent(self) -> dict[int, int]:
         """Return for each env of processes that run the messages sent to the env's heartbeat."""
         running = [host for host in self.hosts if host.exit is None and host.started]
-        return {i: host.stream.sent * (i == host.ids[0]) for host in running for i in host.ids}
+        return {i: host.sent * (i == host.ids[0]) for host in running for i in host.ids}
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
