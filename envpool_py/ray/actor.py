@@ -98,8 +98,9 @@ class EnvActor:
         self._ids = ids
         self._outbox, claimed = _Outbox(), dict[int, int]()
         shares = [[i] for i in ids] if concurrent else [ids]
-        self._loops = [EnvLoop(own, self._outbox, lambda one: one, claimed) for own in shares]
-        self._threads = [ThreadPoolExecutor(1) for _ in shares] if concurrent else []
+        # By the first of their envs.
+        self._loops = {s[0]: EnvLoop(s, self._outbox, lambda one: one, claimed) for s in shares}
+        self._threads = {i: ThreadPoolExecutor(1) for i in ids} if concurrent else {}
         self._attached = threading.Event()
 
     def greet(self) -> str:
@@ -110,7 +111,8 @@ class EnvActor:
     def build(self, env_fns: Sequence[bytes]) -> list[Any]:
         """Make the envs; return the reply, with their spaces or an error."""
         shares = [[each] for each in env_fns] if self._threads else [env_fns]
-        self._run({n: partial(self._loops[n].make_envs, own) for n, own in enumerate(shares)})
+        loops = zip(self._loops.items(), shares, strict=True)
+        self._run({i: partial(loop.make_envs, share) for (i, loop), share in loops})
         return self._reply()
 
     def handle(self, message: bytes) -> list[Any]:
@@ -121,13 +123,12 @@ class EnvActor:
         if kind == messages.ATTACH:
             self._attach(Block(pickle.loads(body)), rest)  # noqa: S301 - from our own driver
         elif kind == messages.CLOSE:
-            self._run({n: loop.close for n, loop in enumerate(self._loops)})
+            self._run({i: loop.close for i, loop in self._loops.items()})
         else:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
             shares = one_by_one(kind, body) if self._threads else [(self._ids[0], body)]
-            numbered = [(self._ids.index(i), own) for i, own in shares]
-            self._run({n: partial(self._loops[n].handle_message, kind, own) for n, own in numbered})
+            self._run({i: partial(self._loops[i].handle_message, kind, own) for i, own in shares})
         return self._reply()
 
     def _reply(self) -> list[Any]:
@@ -140,16 +141,16 @@ class EnvActor:
         return [tokens, groups, np.frombuffer(rows, "u1") if large else rows, items]
 
     def _run(self, calls: Mapping[int, Callable[[], object]]) -> None:
-        """Make these calls, each in the thread of the loop with its number, and wait for all."""
+        """Make these calls, each in the thread of the loop with this env, and wait for all."""
         if self._threads:
-            for each in [self._threads[n].submit(call) for n, call in calls.items()]:
+            for each in [self._threads[i].submit(call) for i, call in calls.items()]:
                 each.result()
         else:
-            calls[0]()
+            calls[self._ids[0]]()
 
     def _attach(self, block: Block, positions: bytes) -> None:
-        attach = [partial(loop.handle_message, messages.ATTACH, block) for loop in self._loops]
-        self._run(dict(enumerate(attach)))
+        loops = self._loops.items()
+        self._run({i: partial(loop.handle_message, messages.ATTACH, block) for i, loop in loops})
         self._block, self._rows = block, Rows(block)
         self._rows.put(POSITIONS, np.array(self._ids), positions)
         self._known = np.zeros(block.spec.num_envs, np.int64)  # the forms that the driver knows

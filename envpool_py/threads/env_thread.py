@@ -19,7 +19,6 @@ from envpool_py import coroutines
 from envpool_py.env.block import Block
 from envpool_py.env.executor import Abandoned
 from envpool_py.env.heartbeat import Heartbeat
-from envpool_py.env.info_codec import KEPT
 from envpool_py.env.spaces import snapshot
 from envpool_py.worker import messages
 from envpool_py.worker.child import EnvLoop, run_envs
@@ -95,13 +94,9 @@ class EnvThread(EnvLoop):
     _dump_error = staticmethod(lambda error, kind: (error, kind))
 
     def _attach(self, block: Block) -> None:
-        def keep_info(i: int, info: dict[str, Any]) -> int:
-            block.infos[i] = snapshot(info)
-            return KEPT
-
         end = self._end
         self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]], end.enter, end.leave)
-        self._make_loop(block, keep_info)
+        self._make_loop(block, block.keep_info)
 
     def close(self) -> None:
         self._end.enter()  # code of the envs runs, so the thread may be abandoned

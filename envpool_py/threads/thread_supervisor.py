@@ -19,6 +19,7 @@ from envpool_py.env.block import Block, Spec
 from envpool_py.env.request import Request
 from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
 from envpool_py.worker import messages, process_host
+from envpool_py.worker.env_workers import SubprocEnvWorker
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import GRACE, Supervisor
@@ -97,11 +98,9 @@ class ThreadHost(process_host.ProcessHost):
             self.process.join()
         return "has ended"
 
-    def _loaded(self, data: Any, i: int, kind: str) -> Any:  # noqa: ARG002 - as ProcessHost
-        return data
-
-    def _error_in(self, i: int, data: Any) -> errors.EnvError:
-        return errors.env_error(data[0], i, data[1])
+    def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:  # noqa: ARG002
+        is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)
+        return errors.env_error(data[0], i, data[1]) if is_error else data
 
 
 class ThreadSupervisor(Supervisor):
@@ -126,3 +125,16 @@ class ThreadSupervisor(Supervisor):
 
     def describe(self) -> str:
         return f", num_threads={len(self.hosts)}"
+
+
+class ThreadEnvWorker(SubprocEnvWorker):
+    """A worker whose env is in a thread of this process, which starts with the first request.
+
+    Args:
+        env_fn: makes the env; called once, in the thread.
+    """
+
+    make_supervisor = ThreadSupervisor
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        super().__init__(env_fn)

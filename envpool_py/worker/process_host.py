@@ -361,30 +361,26 @@ class ProcessHost:
             token, status, data = items[0]
             i = token & ID_MASK
             if status == messages.HELLO:
-                self._greet(i, data)
+                if data:  # else the process has just started
+                    made = self._unpack(i, status, data, "env_fn")
+                    if isinstance(made, EnvError):
+                        self.start_error = made
+                    else:
+                        self.spaces[i] = made
+                if self.restart_begun:
+                    limit = self._shared.options.step_timeout or SLOW_START
+                    self.deadline = math.inf if self.started else time.monotonic() + limit
             elif status == messages.CLOSE_FAILURE:
-                if (error := self._error_in(i, data)) is not None:
+                if (error := self._unpack(i, status, data)) is not None:
                     self.close_errors.append(error)
             elif status == _INVALID:
                 self.kill(_UNREADABLE)
             elif status == messages.FAILURE and not self.started:
-                self.start_error = self._error_in(i, data)
+                self.start_error = self._unpack(i, status, data)
             else:
                 self.items[token & _KEY] = token & ~RESET, (status, data)
             items.popleft()
         return found
-
-    def _greet(self, i: int, data: bytes) -> None:
-        """Handle a greeting: env ``i`` was made, or, without data, the process has started."""
-        if data:
-            spaces = self._loaded(data, i, "env_fn")
-            if isinstance(spaces, EnvError):
-                self.start_error = spaces
-            else:
-                self.spaces[i] = spaces
-        if self.restart_begun:
-            limit = self._shared.options.step_timeout or SLOW_START
-            self.deadline = math.inf if self.started else time.monotonic() + limit
 
     def take_item(self, token: int, kind: str) -> Any:
         i, key = token & ID_MASK, token & _KEY
@@ -393,21 +389,19 @@ class ProcessHost:
                 self.kill(_UNREADABLE)
                 return self.death_of(i)
         status, data = self.items.pop(key)[1]
-        if status == messages.FAILURE:
-            return self._error_in(i, data) or self.death_of(i)
-        return self._loaded(data, i, kind)
+        return self._unpack(i, status, data, kind) or self.death_of(i)
 
-    def _loaded(self, data: bytes, i: int, kind: str) -> Any:
-        """Unpickle data of env ``i``; return an EnvError if that raises: it runs user code."""
+    def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:
+        """Return the value, or the EnvError, in an item of env ``i``.
+
+        If an error cannot be unpickled, the process is killed and the result is None. A value runs
+        code of users, so its error is that of a request of this ``kind``.
+        """
+        is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)
         try:
-            return pickle.loads(data)  # noqa: S301 - from our own worker process
+            return errors.unpack_failure(data, i) if is_error else pickle.loads(data)  # noqa: S301 - from our own worker process
         except ordinary() as error:
-            return errors.env_error(error, i, kind)
-
-    def _error_in(self, i: int, data: bytes) -> EnvError | None:
-        """Unpickle the error that env ``i`` sent; if that fails, kill the process, return None."""
-        try:
-            return errors.unpack_failure(data, i)
-        except ordinary():
+            if not is_error:
+                return errors.env_error(error, i, kind)
             self.kill(_UNREADABLE)
             return None

@@ -82,12 +82,12 @@ class Supervisor:
         if lacks := missing():
             text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
             raise NotImplementedError(f"{text}; use ThreadVectorEnv or DummyVectorEnv")
-        if context is None or isinstance(context, str):
-            names = multiprocessing.get_all_start_methods()
-            if context is not None and context not in names:
-                known = f"context, or start_method, must be one of {', '.join(names)}"
-                raise ValueError(f"cannot find context for {context!r}: {known}")
+        names = multiprocessing.get_all_start_methods()
+        if context is None or context in names:
             context = multiprocessing.get_context(context)
+        elif isinstance(context, str):
+            known = f"context, or start_method, must be one of {', '.join(names)}"
+            raise ValueError(f"cannot find context for {context!r}: {known}")
         elif not isinstance(context, BaseContext):
             text = "context must be a start method or a multiprocessing context"
             raise TypeError(f"{text}, got {context!r}")
@@ -179,12 +179,11 @@ class Supervisor:
         """
         warn_at = time.monotonic() + process_host.SLOW_START
         while True:
+            ended = [host for host in self.hosts if host.reap()]
             errors = [host.start_error for host in self.hosts if host.start_error is not None]
+            errors += [host.death_of(host.ids[0]) for host in ended if host.start_error is None]
             if errors:
                 raise combine(errors)
-            for host in self.hosts:
-                if host.reap():
-                    raise host.start_error or host.death_of(host.ids[0])
             late = [i for host in self.hosts if not host.started for i in host.ids]
             if not late:
                 return {i: spaces for host in self.hosts for i, spaces in host.spaces.items()}

@@ -17,7 +17,7 @@ from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEn
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads import env_thread
-from envpool_py.threads.env_worker import ThreadEnvWorker
+from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker import supervisor
 from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support import envs
