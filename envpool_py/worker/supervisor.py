@@ -41,6 +41,8 @@ from envpool_py.worker.watchdog import Watchdog
 
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
+# Windows has no SIGCONT, and threads take no signal.
+_CONTINUE: int = getattr(signal, "SIGCONT", 0)
 
 
 def missing() -> list[str]:
@@ -69,7 +71,7 @@ class Supervisor:
         self.watchdog: Watchdog | None = None
         self.timed = options.step_timeout is not None
         self._options = options
-        self._block: Block | None = None
+        self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
@@ -210,7 +212,6 @@ class Supervisor:
 
     def restart(self, host: ProcessHost) -> None:
         """Restart an ended process and return while it makes its envs; OSError if that fails."""
-        assert self._block is not None  # noqa: S101 - made when all envs had been made
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
         with self.starting(warn_of_forks=False):
@@ -266,7 +267,7 @@ class Supervisor:
             self._await_exits(GRACE)
             for host in self.hosts:
                 host.signal(signal.SIGTERM)
-                host.signal(signal.SIGCONT)  # it may be stopped
+                host.signal(_CONTINUE)  # it may be stopped
             self._await_exits(min(0.2, GRACE))
         finally:  # also after a second Ctrl-C
             for host in self.hosts:
