@@ -198,9 +198,6 @@ class PoolVecEnv(OverPool):
         with closed_on_error(pool):
             PoolVecEnv.__init__(self, pool)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.pool!r})"
-
     @property
     def spec(self) -> Any:
         """The ``EnvSpec`` of env 0; None where it has none, or none that can be sent."""
