@@ -120,9 +120,6 @@ class VectorEnvWrapper(BaseVectorEnv):
     def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __del__(self) -> None:
         # An unclosed pool warns itself; it may be in use after its wrapper is gone.
         pass
