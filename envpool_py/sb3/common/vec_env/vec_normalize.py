@@ -6,7 +6,6 @@ writes them. Both are read without running any code of the file.
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 import zipfile
@@ -237,9 +236,10 @@ class VecNormalize(ObservationWrapper):
         if zipfile.is_zipfile(path):
             with np.load(path, allow_pickle=False) as arrays:
                 settings = json.loads(str(arrays["settings"]))
-                numbers = itertools.takewhile(lambda k: f"mean{k}" in arrays, itertools.count())
-                names = [[f"{name}{k}" for name in _MOMENTS] for k in numbers]
-                statistics = [_statistics_of(*map(arrays.get, each)) for each in names]
+                numbers = range(sum(name.startswith("mean") for name in arrays))
+                statistics = [
+                    _statistics_of(*(arrays[f"{name}{k}"] for name in _MOMENTS)) for k in numbers
+                ]
         elif trusted:
             loaded = trust(path)
             if not isinstance(loaded, VecNormalize):
@@ -280,13 +280,10 @@ def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
         obs = [obs[key] for key in settings.get("norm_obs_keys") or obs]
     else:
         obs = [obs]
-    return settings, [_of_part(part) for part in (state.get("ret_rms"), *obs)]
-
-
-def _of_part(part: Any) -> RunningMeanStd:
-    if not isinstance(part, Part):
-        raise pickle.UnpicklingError(f"the file holds a {type(part)} in place of statistics")
-    return _statistics_of(*(vars(part).get(name) for name in _MOMENTS))
+    parts = (state.get("ret_rms"), *obs)
+    return settings, [
+        _statistics_of(*(getattr(part, name, None) for name in _MOMENTS)) for part in parts
+    ]
 
 
 def _statistics_of(mean: Any, var: Any, count: Any) -> RunningMeanStd:
