@@ -43,7 +43,6 @@ class VecCheckNan(ResultWrapper):
         self._observations: Any = None
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs."""
         parts = actions if isinstance(actions, tuple) else (actions,)
         named = [("actions", part) for part in parts]
         self._check(named, "the model, whose last observations were", self._observations)
