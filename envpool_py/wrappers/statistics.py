@@ -63,14 +63,12 @@ def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
     """
     if isinstance(tree, (dict, tuple)):
         kind = gym.spaces.Dict if isinstance(tree, dict) else gym.spaces.Tuple
-        own: dict[Any, gym.Space[Any]] = {}
-        if isinstance(space, kind):
-            own = _parts(space.spaces)
-            _require_same(tree, own, name, "the space")
-        elif space is not None:
+        if space is not None and not isinstance(space, kind):
             raise TypeError(f"{name}: got a {type(tree).__name__}, but the space is {space}")
+        own = _parts(tree if space is None else space.spaces)
+        _require_same(tree, own, name, "the space")
         for key, part in _parts(tree).items():
-            check(part, own.get(key), f"{name}[{key!r}]")
+            check(part, None if space is None else own[key], f"{name}[{key!r}]")
     elif tree is not None:
         if not (hasattr(tree, "update") and hasattr(tree, "norm")):
             raise TypeError(f"{name}: got {tree!r}, but it must be a RunningMeanStd or None")
@@ -156,8 +154,7 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
     paths = []
     for n, (leaf_path, leaf) in enumerate(leaves(tree)):
         paths.append(leaf_path)
-        for field in _FIELDS:
-            arrays[f"{field}_{n}"] = getattr(leaf, field)
+        arrays |= {f"{field}_{n}": getattr(leaf, field) for field in _FIELDS}
         arrays[f"clip_max_{n}"] = leaf.clip_max or np.inf
     target = Path(path)
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
@@ -186,8 +183,7 @@ def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike
     new = (stored[leaf_path] for leaf_path in present)
     check(map_tree(lambda leaf: None if leaf is None else next(new), tree), space, name)
     for leaf_path, leaf in present.items():
-        for field in _FIELDS:
-            setattr(leaf, field, getattr(stored[leaf_path], field))
+        vars(leaf).update(vars(stored[leaf_path]))
 
 
 def _read(name: str) -> dict[_Path, RunningMeanStd]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.ids import IdArray
-from envpool_py.pool import arguments
 from envpool_py.pool.base import BaseVectorEnv
 
 # Attributes that a wrapper may declare differently from its pool.
@@ -104,15 +103,8 @@ class VectorEnvWrapper(BaseVectorEnv):
         return batch
 
     # Of the wrapper's own spaces, which may be others than the pool's.
-    @property
-    def single_observation_space(self) -> Any:
-        """The observation space of every env; ValueError if two envs have different ones."""
-        return _common("observation_space", self.observation_space)
-
-    @property
-    def single_action_space(self) -> Any:
-        """The action space of every env; ValueError if two envs have different ones."""
-        return _common("action_space", self.action_space)
+    single_observation_space = BaseVectorEnv.single_observation_space
+    single_action_space = BaseVectorEnv.single_action_space
 
     def __len__(self) -> int:
         return len(self.venv)
@@ -218,11 +210,6 @@ def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
     while isinstance(venv, VectorEnvWrapper):
         venv = venv.venv
     return name in vars(venv) or hasattr(type(venv), name)
-
-
-def _common(name: str, spaces: Any) -> Any:
-    """The space of every env; a vector env of another library has one for all."""
-    return arguments.common_space(name, spaces) if isinstance(spaces, list) else spaces
 
 
 def is_last(info: dict[str, Any]) -> bool:
