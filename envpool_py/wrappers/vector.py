@@ -226,6 +226,18 @@ def first_rows(infos: Any, *, automatic: bool = True) -> NDArray[np.bool_]:
     return np.array(first, np.bool_)
 
 
+def map_columns(function: Callable[..., Any], layout: Any, obs: Any, *trees: Any) -> Any:
+    """Change the leaves of a batch, arrays ``(k, ...)``; return it in its form, rows or columns.
+
+    ``function`` also gets that leaf of each of ``trees``.
+    """
+    whole = (spaces.as_columns(layout, obs), *trees)
+    leaves = map(function, *(spaces.split(layout, tree, "obs") for tree in whole))
+    if spaces.is_leaf(layout) or not isinstance(obs, np.ndarray):
+        return spaces.join(layout, leaves)
+    return spaces.as_rows(layout, list(leaves), len(obs))
+
+
 def _stack_like(batch: Any, rows: list[Any]) -> Any:
     """Stack single observations into a batch of the form of ``batch``."""
 
