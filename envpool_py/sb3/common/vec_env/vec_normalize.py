@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +219,7 @@ class VecNormalize(ObservationWrapper):
             return
         settings = json.dumps({name: getattr(self, name) for name in _SETTINGS})
         arrays = {"settings": np.array(settings)}
-        for k, rms in enumerate(self._statistics()):
+        for k, rms in enumerate(_statistics_in(vars(self))):
             arrays |= {f"{name}{k}": np.array(value) for name, value in vars(rms).items()}
         with path.open("wb") as file:  # NumPy would add a suffix to a path
             np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -252,7 +252,7 @@ class VecNormalize(ObservationWrapper):
         has_obs = len(statistics) > 1
         loaded = VecNormalize(venv, **{**settings, "norm_obs": has_obs})
         loaded.norm_obs = settings.get("norm_obs", True)
-        own = loaded._statistics()
+        own = _statistics_in(vars(loaded))
         complete = len(own) == len(statistics) and (has_obs or not loaded.norm_obs)
         require(complete, f"{path}: lacks statistics of the observations")
         for rms, saved in zip(own, statistics, strict=True):
@@ -260,10 +260,15 @@ class VecNormalize(ObservationWrapper):
             vars(rms).update(vars(saved))
         return loaded
 
-    def _statistics(self) -> list[RunningMeanStd]:
-        """All statistics: of the returns first, then of the observations."""
-        obs = vars(self).get("obs_rms", {})
-        return [self.ret_rms, *(obs.values() if isinstance(obs, dict) else [obs])]
+
+def _statistics_in(state: Mapping[str, Any]) -> list[Any]:
+    """All statistics: of the returns first, then of the observations, by their keys."""
+    obs = state.get("obs_rms", {})
+    if isinstance(obs, dict):
+        obs = [obs[key] for key in state.get("norm_obs_keys") or obs if key in obs]
+    else:
+        obs = [obs]
+    return [state.get("ret_rms"), *obs]
 
 
 def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
@@ -275,14 +280,9 @@ def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
     settings = {name: state[name] for name in _SETTINGS if name in state}
     if not all(isinstance(value, _PLAIN) for value in settings.values()):
         raise pickle.UnpicklingError(f"{path}: a setting is no number: {settings}")
-    obs = state.get("obs_rms", {})
-    if isinstance(obs, dict):
-        obs = [obs[key] for key in settings.get("norm_obs_keys") or obs]
-    else:
-        obs = [obs]
-    parts = (state.get("ret_rms"), *obs)
     return settings, [
-        _statistics_of(*(getattr(part, name, None) for name in _MOMENTS)) for part in parts
+        _statistics_of(*(getattr(part, name, None) for name in _MOMENTS))
+        for part in _statistics_in(state)
     ]
 
 
