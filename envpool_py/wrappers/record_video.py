@@ -78,7 +78,8 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         self._step_trigger = step_trigger or (lambda _: False)
         self._video_length, self._name_prefix = video_length, name_prefix
         self._fps = fps or venv.metadata[ids[0]].get("render_fps", 30)
-        self._frames: dict[int, Any] = dict.fromkeys(ids.tolist())
+        blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
+        self._frames: dict[int, Any] = dict.fromkeys(ids.tolist(), blank)
         self._first = int(ids[0])
         self._steps = self._num_frames = 0
         self._episode = -1
@@ -129,9 +130,8 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         ]
         if not self.recording or not ids:
             return
-        frames = {**self._frames, **dict(zip(ids, self.venv.render(ids), strict=True))}
-        blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
-        image = rendering.tile([blank if f is None else f for f in frames.values()], list(frames))
+        frames = self._frames | dict(zip(ids, self.venv.render(ids), strict=True))
+        image = rendering.tile([*frames.values()], [*frames])
         if self._encoder is None:
             self.video_path = self._folder / f"{self._name_prefix}-{self._name}.mp4"
             self._num_frames = 0
