@@ -97,9 +97,8 @@ class AsyncRollouts:
         """
         model: Any = self
         partial = self._check(env)
-        takes_all = self.wait_num is None and self._takes_all()
+        whole = self._takes_all() if self.wait_num is None else self.wait_num == env.num_envs
         loop = super().collect_rollouts.__func__  # type: ignore[misc]
-        whole = takes_all or self.wait_num == env.num_envs
         with contextlib.nullcontext() if whole else partial:
             steps: Any = (
                 _WholeSteps(model.policy, env)
@@ -110,8 +109,8 @@ class AsyncRollouts:
             try:
                 goes_on: bool = loop(Overlay(model, policy=steps.policy), *args, **kwargs)
                 if goes_on:
-                    earlier = self._seconds[takes_all] or steps.seconds
-                    self._seconds[takes_all] = 0.7 * earlier + 0.3 * steps.seconds
+                    earlier = self._seconds[whole] or steps.seconds
+                    self._seconds[whole] = 0.7 * earlier + 0.3 * steps.seconds
                 else:
                     steps.end(model)
             except BaseException:
