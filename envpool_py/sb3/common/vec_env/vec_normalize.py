@@ -201,7 +201,7 @@ class VecNormalize(ObservationWrapper):
         """
         if self.venv is not None:
             raise ValueError("set_venv: there is a VecEnv already, and it is set once")
-        _check_shapes("observation_space", venv.observation_space, self.observation_space)
+        _check_shapes(venv.observation_space, self.observation_space)
         register_if_imported()
         self.venv = venv
         self.num_envs = venv.num_envs
@@ -256,7 +256,7 @@ class VecNormalize(ObservationWrapper):
         complete = len(own) == len(statistics) and (has_obs or not loaded.norm_obs)
         require(complete, f"{path}: lacks statistics of the observations")
         for rms, saved in zip(own, statistics, strict=True):
-            _check_shapes("observation_space", rms, saved)
+            _check_shapes(rms, saved)
             vars(rms).update(vars(saved))
         return loaded
 
@@ -296,8 +296,8 @@ def _statistics_of(mean: Any, var: Any, count: Any) -> RunningMeanStd:
     return found
 
 
-def _check_shapes(name: str, found: Any, needed: Any) -> None:
-    text = f"{name} has the shapes {_shapes(found)}, but {_shapes(needed)} is needed"
+def _check_shapes(found: Any, needed: Any) -> None:
+    text = f"observation_space has the shapes {_shapes(found)}, but {_shapes(needed)} is needed"
     require(_shapes(found) == _shapes(needed), text)
 
 
