@@ -74,16 +74,19 @@ class RolloutBuffer(OpenRows):
         action: the layout of an action.
         mode: ``"equal"``: each env makes ``num_steps`` steps; ``"variable"``: all together make
             ``num_envs`` times as many.
+        keeps_infos: whether the infos of the steps are returned.
     """
 
-    def __init__(self, num_envs: int, num_steps: int, obs: Any, action: Any, mode: str) -> None:
+    def __init__(
+        self, num_envs: int, num_steps: int, obs: Any, action: Any, mode: str, *, keeps_infos: bool
+    ) -> None:
         if num_steps < 1:
             raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
         if mode not in ("equal", "variable"):
             raise ValueError(f"mode must be 'equal' or 'variable', got {mode!r}")
         super().__init__(num_envs, spaces.leaves(obs), spaces.leaves(action), num_steps + 1)
         self._num_steps, self._equal, self._total = num_steps, mode == "equal", num_envs * num_steps
-        self._layouts = obs, action
+        self._layouts, self._keeps_infos = (obs, action), keeps_infos
         self._sent = np.zeros(num_envs, np.int64)
         num_slots = self._total + num_envs
         self._env = np.empty(num_slots, np.intp)
@@ -123,8 +126,6 @@ class RolloutBuffer(OpenRows):
 
     def close(self, batch: Any) -> None:
         """End the steps whose rows a batch of the collector has."""
-        if batch.rewards is None:
-            return
         steps = ~batch.begins
         slots, ends = self._row[batch.ids[steps]], batch.ends[steps]
         rewards = batch.rewards[steps]
@@ -133,18 +134,18 @@ class RolloutBuffer(OpenRows):
         self._rewards[slots] = rewards
         lost = ["env_error" in info for info in batch.infos[steps]]
         self._flags[:3, slots] = batch.terminated[steps] & ends, batch.truncated[steps] & ends, lost
-        if batch.kept:
-            self._infos[slots] = spaces.objects(batch.kept)[steps]
+        if self._keeps_infos:
+            self._infos[slots] = batch.seen[-1][steps]
         for k in np.flatnonzero(batch.ends).tolist():
-            self._final[int(self._row[batch.ids[k]])] = [part[k] for part in batch.parts]
+            self._final[int(self._row[batch.ids[k]])] = [part[k] for part in batch.seen]
 
     def held(self) -> tuple[list[Any], NDArray[np.object_], NDArray[np.bool_]]:
         """The arguments of ``open`` of the next rollout, but the ids, which are all."""
         rows: Any = slice(self._total, None)
-        parts = [column.rows(rows).copy() for column in self._obs]
+        parts = [column.block[rows].copy() for column in self._seen]
         return parts, self._infos[rows].copy(), self._flags[3, rows].copy()
 
-    def finish(self, *, infos: bool) -> Rollout:
+    def finish(self) -> Rollout:
         """Return the rollout."""
         assert self._rewards is not None  # noqa: S101 - each rollout has a step
         order = np.argsort(self._env[: self._total], kind="stable")
@@ -157,17 +158,17 @@ class RolloutBuffer(OpenRows):
         def joined(layout: Any, columns: Sequence[Any]) -> Any:
             """A tree of the columns; objects that are alike are stacked."""
             pairs = zip(spaces.leaves(layout), columns, strict=True)
-            return spaces.join(layout, [_column(leaf, values) for leaf, values in pairs])
+            return spaces.join(layout, [spaces.column_of(leaf, values) for leaf, values in pairs])
 
         def trees(layout: Any, columns: Sequence[Any]) -> Any:
-            return spaces.map_tree(shaped, joined(layout, [each.rows(rows) for each in columns]))
+            return spaces.map_tree(shaped, joined(layout, [each.block[rows] for each in columns]))
 
         terminated, truncated, env_error, starts = (shaped(flag[rows]) for flag in self._flags)
         slots = range(self._total) if self._equal else order.tolist()
         finals = [self._final[slot] for slot in slots if slot in self._final]
-        num_leaves = len(self._obs)
+        num_leaves = len(self._seen)
         return Rollout(
-            obs=trees(self._layouts[0], self._obs),
+            obs=trees(self._layouts[0], self._seen),
             actions=trees(self._layouts[1], self._actions),
             rewards=shaped(self._rewards[rows]),
             terminated=terminated,
@@ -177,13 +178,6 @@ class RolloutBuffer(OpenRows):
             final_obs=joined(self._layouts[0], [[f[n] for f in finals] for n in range(num_leaves)]),
             next_obs=joined(self._layouts[0], self.held()[0]),
             lengths=self._sent,
-            extras={name: shaped(each.rows(rows)) for name, each in (self._extras or {}).items()},
-            infos=shaped(self._infos[rows]) if infos else None,
+            extras={name: shaped(each.block[rows]) for name, each in (self._extras or {}).items()},
+            infos=shaped(self._infos[rows]) if self._keeps_infos else None,
         )
-
-
-def _column(leaf: spaces.Leaf, values: Any) -> NDArray[Any]:
-    """The values of one leaf as an array ``(k, ...)``."""
-    if leaf.dtype is None:
-        return spaces.stack_objects(list(values), leaf)
-    return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)
