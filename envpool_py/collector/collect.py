@@ -1,15 +1,4 @@
-"""The asynchronous collector.
-
-Guarantees:
-
-- The collector never waits for the slowest env: it takes each batch of the pool, and does not wait
-  for resets.
-- While the caller works on an episode or a batch, the envs step: their actions were sent before.
-- With ``balanced=True`` each env does a fixed share. The collected episodes then depend on seeds
-  and policy alone, never on timing; only their order may depend on timing.
-- No episode that was started is dropped, because that would favour short episodes.
-- Memory holds the running episodes, or one batch of transitions, whatever the number collected.
-- Episodes, transitions and rollouts are the same with every ``autoreset_mode``.
+"""The asynchronous collector: while the caller works on what was collected, the envs step.
 
 Fast envs fill more of the batches of ``steps`` than slow ones, and episodes that end early come
 first: the first 16 random CartPole episodes of 16 envs have 17 steps on average, 16 that are chosen
@@ -19,7 +8,7 @@ beforehand have 22. ``rollout`` with ``mode="equal"``, ``episodes`` with ``balan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -368,7 +357,7 @@ class AsyncCollector:
             self._put_last(seen, ids, ends, infos)
         return _Batch(ids, obs, infos, seen, rewards, terminated, truncated, begins, ends)
 
-    def _seen(self, obs: Any, infos: Sequence[dict[str, Any]]) -> list[Any]:
+    def _seen(self, obs: Any, infos: Iterable[dict[str, Any]]) -> list[Any]:
         """What is stored of a batch, per leaf."""
         kept = [spaces.objects([self._kept(info) for info in infos])] if self._keep_infos else []
         return [*self._obs_parts(obs), *kept]
