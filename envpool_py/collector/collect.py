@@ -97,7 +97,6 @@ class AsyncCollector:
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
     ) -> None:
-        check_pool_and_policy(pool, policy)
         self.pool = pool
         self.policy = policy
         self.num_rows = 0
@@ -128,8 +127,7 @@ class AsyncCollector:
 
     @policy.setter
     def policy(self, policy: Policy) -> None:
-        if not callable(policy):
-            raise TypeError(f"policy must be callable, got {type(policy).__name__}")
+        check_pool_and_policy(self.pool, policy)
         self._policy = policy
         self._takes_infos = takes_infos(policy)
 
@@ -251,15 +249,11 @@ class AsyncCollector:
         while self.pool.waiting_id:
             batch = self._receive(self.pool.recv())
             rows.close(batch)
-            waiting = self._begin(batch, batch.ends)
-            if not waiting.any():
-                continue
-            ids, infos = batch.ids[waiting], batch.infos[waiting]
-            obs = spaces.take(batch.obs, waiting)
-            starts = (batch.begins | batch.ends)[waiting]
-            acting = rows.open(ids, self._obs_parts(obs), infos, starts)
-            if acting.any():
-                self._act(ids[acting], spaces.take(obs, acting), infos[acting], rows)
+            acting = self._begin(batch, batch.ends)
+            obs = self._obs_parts(spaces.take(batch.obs, acting))
+            starts = (batch.begins | batch.ends)[acting]
+            acting[acting] = rows.open(batch.ids[acting], obs, batch.infos[acting], starts)
+            self._act_on(batch, acting, rows)
         self._held = rows.held()
         self._left = "rollout", self._uses()
         return rows.finish()
@@ -440,11 +434,7 @@ class AsyncCollector:
         if self._same_step and again.any():
             infos = [_of_reset(info) for info in batch.infos[again]]
             rows.add(batch.ids[again], self._seen(spaces.take(batch.obs, again), infos))
-        acting = self._begin(batch, again)
-        if acting.any():
-            which = slice(None) if acting.all() else acting  # no copy of a whole batch
-            obs = spaces.take(batch.obs, which)
-            self._act(batch.ids[which], obs, batch.infos[which], rows)
+        self._act_on(batch, self._begin(batch, again), rows)
 
     def _begin(self, batch: _Batch, again: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Begin the next episodes of the rows ``again``; return which rows wait for an action."""
@@ -462,6 +452,13 @@ class AsyncCollector:
             if start_episodes is not None:
                 start_episodes(started)
         return acting
+
+    def _act_on(self, batch: _Batch, acting: NDArray[np.bool_], rows: OpenRows) -> None:
+        """Send actions to the envs of the rows ``acting``."""
+        if acting.any():
+            which = slice(None) if acting.all() else acting  # no copy of a whole batch
+            obs = spaces.take(batch.obs, which)
+            self._act(batch.ids[which], obs, batch.infos[which], rows)
 
     def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: OpenRows) -> None:
         policy: Any = self._policy

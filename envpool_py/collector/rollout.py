@@ -65,16 +65,7 @@ class Rollout:
 class RolloutBuffer(OpenRows):
     """The steps of one rollout, each in a slot: ``t * N + n`` if equal, else in order of sending.
 
-    The last ``N`` slots are of the rows at which the envs stop.
-
-    Args:
-        num_envs: how many envs.
-        num_steps: of each env, or on average.
-        obs: the layout of an observation.
-        action: the layout of an action.
-        mode: ``"equal"``: each env makes ``num_steps`` steps; ``"variable"``: all together make
-            ``num_envs`` times as many.
-        keeps_infos: whether the infos of the steps are returned.
+    The last ``N`` slots are of the rows at which the envs stop. ``obs`` and ``action`` are layouts.
     """
 
     def __init__(
@@ -105,11 +96,8 @@ class RolloutBuffer(OpenRows):
     ) -> NDArray[np.bool_]:
         """Begin the next step of each of these envs; return which have one to make: ``(k,)``.
 
-        Args:
-            ids: ``(k,)``.
-            obs: one array ``(k, ...)`` per leaf.
-            infos: of these observations, ``(k,)``.
-            starts: whether they are the first ones of episodes, ``(k,)``.
+        ``obs`` are ``(k, ...)`` per leaf, ``infos`` those of these observations; ``starts`` says
+        which are the first ones of episodes.
         """
         if self._equal:
             slots = self._sent[ids] * self._num_envs + ids
