@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.env.spaces import Leaf, fit, objects, stack_objects
+from envpool_py.env.spaces import Leaf, column_of, fit, join, map_tree, objects, stack_objects
 
 #: The blocks of all envs take about so much together, bytes.
 _BLOCK_BYTES = 1 << 25
@@ -169,3 +169,8 @@ class _Column:
         part = np.concatenate([*self.aside[env_id], self.block[start:stop]])
         self.aside[env_id].clear()
         return part if self._leaf.dtype is not None else stack_objects(list(part), self._leaf)
+
+
+def joined(layout: Any, parts: Sequence[Any]) -> Any:
+    """Leaves as a dict or tuple of arrays ``(k, ...)``; objects that are alike are stacked."""
+    return map_tree(column_of, layout, join(layout, parts))

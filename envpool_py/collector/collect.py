@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from envpool_py import seeding
-from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
+from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, joined
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
@@ -236,11 +236,9 @@ class AsyncCollector:
         goes_on, self._left = self._left == ("rollout", self._uses()), None
         if goes_on:
             everyone = np.arange(num_envs)
-            rows.open(everyone, *self._held)
-            parts, infos, _ = self._held
-            obs = spaces.map_tree(
-                spaces.column_of, self._obs_layout, spaces.join(self._obs_layout, parts)
-            )
+            rows.open(everyone, self._held)
+            *parts, infos, _ = self._held
+            obs = joined(self._obs_layout, parts)
             if self._in_rows:
                 obs = spaces.as_rows(self._obs_layout, parts, num_envs)
             self._act(everyone, obs, infos, rows)
@@ -251,8 +249,9 @@ class AsyncCollector:
             rows.close(batch)
             acting = self._begin(batch, batch.ends)
             obs = self._obs_parts(spaces.take(batch.obs, acting))
-            starts = (batch.begins | batch.ends)[acting]
-            acting[acting] = rows.open(batch.ids[acting], obs, batch.infos[acting], starts)
+            starts = batch.begins | batch.ends
+            seen = [*obs, batch.infos[acting], starts[acting]]
+            acting[acting] = rows.open(batch.ids[acting], seen)
             self._act_on(batch, acting, rows)
         self._held = rows.held()
         self._left = "rollout", self._uses()
