@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.env.spaces import Leaf, column_of, fit, join, map_tree, objects, stack_objects
+from envpool_py.env.spaces import Leaf, column_of, fit, map_tree, objects, stack_objects
 
 #: The blocks of all envs take about so much together, bytes.
 _BLOCK_BYTES = 1 << 25
@@ -171,6 +171,6 @@ class _Column:
         return part if self._leaf.dtype is not None else stack_objects(list(part), self._leaf)
 
 
-def joined(layout: Any, parts: Sequence[Any]) -> Any:
-    """Leaves as a dict or tuple of arrays ``(k, ...)``; objects that are alike are stacked."""
-    return map_tree(column_of, layout, join(layout, parts))
+def stacked(layout: Any, columns: Any) -> Any:
+    """A dict or tuple of columns as arrays ``(k, ...)``; objects that are alike are stacked."""
+    return map_tree(column_of, layout, columns)

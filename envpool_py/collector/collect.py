@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from envpool_py import seeding
-from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, joined
+from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, stacked
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
@@ -238,7 +238,7 @@ class AsyncCollector:
             everyone = np.arange(num_envs)
             rows.open(everyone, self._held)
             *parts, infos, _ = self._held
-            obs = joined(self._obs_layout, parts)
+            obs = stacked(self._obs_layout, spaces.join(self._obs_layout, parts))
             if self._in_rows:
                 obs = spaces.as_rows(self._obs_layout, parts, num_envs)
             self._act(everyone, obs, infos, rows)
@@ -408,14 +408,12 @@ class AsyncCollector:
         if batch_size is not None and len(found) > batch_size:
             self._pending = [found[batch_size:]]
             found = found[:batch_size]
-        layouts = {"obs": self._obs_layout, "action": self._action_layout}
-        layouts["next_obs"] = self._obs_layout
-        # Objects are stacked where they are alike in the whole batch, as in an ``Episode``.
-        columns = {
-            name: spaces.map_tree(spaces.column_of, layout, getattr(found, name))
-            for name, layout in layouts.items()
-        }
-        return replace(found, **columns)
+        return replace(
+            found,
+            obs=stacked(self._obs_layout, found.obs),
+            action=stacked(self._action_layout, found.action),
+            next_obs=stacked(self._obs_layout, found.next_obs),
+        )
 
     def _start(self, env_ids: Sequence[int]) -> None:
         """Send the resets of new episodes."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.collector.buffer import OpenRows, joined
+from envpool_py.collector.buffer import OpenRows, stacked
 from envpool_py.env import spaces
 
 
@@ -135,6 +135,9 @@ class RolloutBuffer(OpenRows):
 
         def shaped(column: NDArray[Any]) -> Any:
             return column.reshape(*shape, *column.shape[1:])
+
+        def joined(layout: Any, columns: Sequence[Any]) -> Any:
+            return stacked(layout, spaces.join(layout, columns))
 
         def tree(layout: Any, columns: Sequence[Any]) -> Any:
             return spaces.map_tree(shaped, joined(layout, [each.block[rows] for each in columns]))
