@@ -31,7 +31,11 @@ INTERRUPTED = 130
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ``UsageError`` instead of printing the usage and exiting."""
+    """Keeps the lines of its texts; raises ``UsageError`` instead of printing the usage."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")

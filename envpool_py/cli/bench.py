@@ -16,15 +16,14 @@ from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration, rate_of, records, show_results, text_of
 from envpool_py.worker.cores_and_threads import usable_cores
 
-HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env on this machine"
-EPILOG = f"""\
-pools: {", ".join(NAMES)}.
-loop is a plain loop over the envs, and make is the pool that envpool_py.make chooses. Only our
-pools have partial batches: with --wait-num the others step whole batches.
+HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env"
+EPILOG = """\
+loop is a plain loop over the envs, make the pool that envpool_py.make chooses.
+Only our pools have partial batches: with --wait-num the others step whole ones.
 
-Each pool is measured in a fresh process, one pool after the other and over again. After Ctrl-C the
-command shows and writes the measurements so far; the exit status is 130. examples/benchmark in the
-repository measures the pools of other libraries.
+Each pool is measured in a fresh process, one after the other and over again.
+After Ctrl-C the command shows and writes the measurements so far; the exit
+status is 130. examples/benchmark in the repository measures other libraries.
 
 example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 """
@@ -37,7 +36,7 @@ _START_UP = 1.5
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_env(parser)
-    text = "measure only this pool; may be repeated"
+    text = f"measure only this pool: {', '.join(NAMES)}; may be repeated"
     parser.add_argument("--backend", action="append", choices=NAMES, metavar="NAME", help=text)
     text = "how many copies of the env; may be repeated; default: 16"
     add_shared(parser, "--num-envs", action="append", help=text)

@@ -15,8 +15,9 @@ from envpool_py.cli.naming import add_env, env_fn_of
 
 HELP = "check an env against Gymnasium, pools and the usual policies"
 EPILOG = """\
-An error makes training impossible. A warning may make it fail, or the usual policies do not support
-the env. The exit status is 1 if there is an error, or, with --strict, a warning.
+An error makes training impossible. A warning may make it fail, or the usual
+policies do not support the env. The exit status is 1 if there is an error, or,
+with --strict, a warning.
 
 example: envpool-py check mine.py:MyEnv --env-kwarg size=3
 """

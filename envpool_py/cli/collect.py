@@ -43,10 +43,11 @@ from envpool_py.wrappers import RecordVideo
 
 HELP = "collect whole episodes of an env, asynchronously"
 EPILOG = """\
-With one seed and number of envs the same episodes are collected, bit for bit, with every backend,
-number of processes, wait-num and timeout, because each env does a fixed share of the work. A custom
-policy should depend only on each env's observations. With --no-balanced an env that is free takes
-the next episode: this is faster if some envs are slow, and the episodes then depend on timing.
+With one seed and number of envs the same episodes are collected, bit for bit,
+with every backend, number of processes, wait-num and timeout, because each env
+does a fixed share of the work. A custom policy should depend only on each env's
+observations. With --no-balanced an env that is free takes the next episode:
+this is faster if some envs are slow, and the episodes then depend on timing.
 
 Ctrl-C ends it: whole episodes are kept, and the exit status is 130.
 

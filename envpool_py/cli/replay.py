@@ -27,11 +27,12 @@ from envpool_py.replayer import Replay, replay
 
 HELP = "repeat a recorded run in this process, and debug where it failed"
 EPILOG = """\
-All envs run in this process, without waiting for anything; each row is checked against the record.
-The exit status is 0 if no env failed, 1 if an env failed or a row differs.
+All envs run in this process, without waiting for anything; each row is checked
+against the record. The exit status is 0 if no env failed, 1 if an env failed or
+a row differs.
 
-Without ENV, only an id in Gymnasium's registry is made: a file that names a module or a function
-runs nothing, unless you pass --trust.
+Without ENV, only an id in Gymnasium's registry is made: a file that names a
+module or a function runs nothing, unless you pass --trust.
 
 examples:
   envpool-py replay run.record --env-id 7 --pdb
