@@ -215,12 +215,10 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
     return "\n".join([*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"])
 
 
-def is_registered(env: Any) -> bool:
-    """Whether it is an id in Gymnasium's registry, ALE's included; a module's name is not."""
-    if not isinstance(env, str) or ":" in env:
-        return False
-    with contextlib.suppress(UsageError, gym.error.Error):
-        return isinstance(_find(env), EnvSpec)
+def is_registered(env: str) -> bool:
+    """Whether it is an id in Gymnasium's registry, ALE's included; runs no other code."""
+    with contextlib.suppress(ImportError, gym.error.Error):
+        return ":" not in env and isinstance(env_by_name.find(env), EnvSpec)
     return False
 
 

@@ -181,6 +181,7 @@ def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
     [
         {"env": "os:system", "env_kwargs": {"command": "'touch OUT'"}, "wrappers": []},
         {"env": "FILE.py:Env", "env_kwargs": {}, "wrappers": []},
+        {"env": "FILE.py", "env_kwargs": {}, "wrappers": []},
         {"env": "runs:CartPole-v1", "env_kwargs": {}, "wrappers": []},
         {"env": "CartPole-v1", "env_kwargs": {}, "wrappers": ["FILE.py:Env"]},
         {"env": "CartPole-v1", "env_kwargs": {"a": "__import__('runs')"}, "wrappers": []},
