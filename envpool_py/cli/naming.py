@@ -169,12 +169,11 @@ def env_fn_of(
         from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
 
         env_fn = functools.partial(make_by_name, args.env, kwargs, wrappers)
+    elif isinstance(found := _find(args.env), Imported):
+        kwargs = _accepted(found, given, more)
+        env_fn = env_by_name.env_fn_of(found.value, kwargs, wrappers)
     else:
-        found = _find(args.env)
-        if isinstance(found, Imported):
-            kwargs = _accepted(found, given, more)
-        env = found.value if isinstance(found, Imported) else found
-        env_fn = env_by_name.env_fn_of(env, kwargs, wrappers, disable_env_checker=True)
+        env_fn = env_by_name.env_fn_of(found, kwargs, wrappers, disable_env_checker=True)
     wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
     env_by_name.attach(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn
@@ -237,12 +236,13 @@ def is_pettingzoo(env: str) -> bool:
 
 def _find(env: str) -> EnvSpec | Imported:
     """The spec of a registered id, or the callable that makes the env; UsageError: neither."""
-    place, name = env_by_name.parts(env)
+    place, _, name = env.rpartition(":")
     if name.endswith(".py"):
         some = callables_of(load(env))
         raise UsageError(f"{env}: name the class or function in it, as {env}:{[*some, 'Env'][0]}")
+    module = load(place).__name__ if place else ""
     try:
-        found = env_by_name.find(env, load)
+        found = env_by_name.find(f"{module}:{name}")
     except (ImportError, TypeError) as error:
         raise UsageError(str(error)) from None
     except gym.error.Error:
@@ -250,24 +250,22 @@ def _find(env: str) -> EnvSpec | Imported:
         forms = "an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION or FILE.py:CLASS"
         near = did_you_mean(name, known)
         raise UsageError(f"no env is named {env!r}{near}; ENV is {forms}") from None
-    if isinstance(found, EnvSpec):
-        return found
-    return Imported(env, found, load(place).__name__, name)
+    return found if isinstance(found, EnvSpec) else Imported(env, found, module, name)
 
 
 def _accepted(found: Imported, given: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """``given``, and what the callable takes of ``more``; UsageError: it can't take ``given``."""
+    """``given``, with ``more`` if the callable takes it; UsageError: it can't take ``given``."""
+    kwargs = {**more, **given}
     try:
         signature = inspect.signature(found.value)
     except (TypeError, ValueError):  # of a type in C
-        return {**more, **given}
-    taken = signature.parameters
+        return kwargs
+    with contextlib.suppress(TypeError):
+        signature.bind(**kwargs)
+        return kwargs
     try:
         signature.bind(**given)
     except TypeError as error:
-        takes = ", ".join(map(str, taken.values()))
-        text = f"{found.name}: {error}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"
-        raise UsageError(text) from None
-    if inspect.Parameter.VAR_KEYWORD not in [each.kind for each in taken.values()]:
-        more = {name: value for name, value in more.items() if name in taken}
-    return {**more, **given}
+        takes = f"it takes {signature}, and --env-kwarg KEY=VALUE sets them"
+        raise UsageError(f"{found.name}: {error}; {takes}") from None
+    return given
