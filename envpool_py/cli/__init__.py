@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
-from envpool_py.cli.arguments import INTERRUPTED, Parser, complain, refuse
+from envpool_py.cli.arguments import INTERRUPTED, Parser, add_shared, complain, refuse
 from envpool_py.cli.naming import UsageError
 from envpool_py.errors import EnvError
 
@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             epilog=getattr(command, "EPILOG", None),
         )
         command.add_options(own)
+        add_shared(own, "--json")
         own.set_defaults(run=command.run, parser=own)
     try:
         args, unknown = parser.parse_known_args(argv)

@@ -114,9 +114,10 @@ def seconds(text: str) -> float:
 
 
 def writable(path: str) -> str:
-    """The type of a file that can be written; nothing is changed. ``--force`` may replace it."""
+    """The type of a file that can be written, or ``-``; nothing is changed."""
     try:
-        check_path(path, append=True)
+        if path != "-":
+            check_path(path, append=True)  # whether it may be replaced is checked later
     except OSError as error:
         raise UsageError(str(error)) from None
     return path
@@ -139,25 +140,22 @@ def picture(path: str) -> str:
     return writable(path)
 
 
-def writable_json(path: str) -> str:
-    """The type of ``--json``: a file that can be written, or ``-``."""
-    return path if path == "-" else writable(path)
-
-
-def write_json(path: str, value: Any) -> None:
-    """Write one JSON value to a file, or to stdout if ``path`` is ``-``."""
-    text = json.dumps(value, indent=1) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-    else:
-        Path(path).write_text(text, encoding="utf-8")
+def report(args: argparse.Namespace, facts: Any, show: Callable[[], object]) -> None:
+    """Write the results to the file of ``--json``, and as text, unless JSON is on stdout."""
+    if args.json:
+        text = json.dumps(facts, indent=1) + "\n"
+        if args.json == "-":
+            sys.stdout.write(text)
+            return
+        Path(args.json).write_text(text, encoding="utf-8")
+    show()
 
 
 _COUNT = {"type": at_least(1), "metavar": "N"}
 #: Options that several commands have, as ``add_argument`` takes them.
 _SHARED: dict[str, dict[str, Any]] = {
     "--json": {
-        "type": writable_json,
+        "type": writable,
         "metavar": "FILE",
         "help": "write the results to a file, as JSON; -: to stdout, in place of the text",
     },

@@ -45,7 +45,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "measurements of each pool; default: %(default)s"
     parser.add_argument("--repeats", type=arguments.at_least(1), default=3, metavar="N", help=text)
     add_shared(parser, "--wait-num", *CALLERS, "--max-processes", "--context", "--on-error")
-    add_shared(parser, "--json", help="write all measurements to a file; -: to stdout")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,8 +77,7 @@ def run(args: argparse.Namespace) -> int:
                 found += records(results)
             ours_failed |= any(each.pool not in (SYNC, ASYNC) for each in results.errors)
     finally:
-        if args.json is not None:
-            arguments.write_json(args.json, found)
+        arguments.report(args, found, lambda: None)
     return int(ours_failed)
 
 

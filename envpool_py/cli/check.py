@@ -9,7 +9,7 @@ import warnings
 from textwrap import TextWrapper
 from typing import Any
 
-from envpool_py.cli.arguments import add_shared, counted, write_json
+from envpool_py.cli.arguments import add_shared, counted, report
 from envpool_py.cli.env_checks import Finding, stages_beside
 from envpool_py.cli.naming import add_env, env_fn_of
 
@@ -33,7 +33,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--seconds", default=60.0, help=text)
     text = "exit with status 1 after a warning too"
     parser.add_argument("--strict", action="store_true", help=text)
-    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,12 +48,9 @@ def run(args: argparse.Namespace) -> int:
             if args.json != "-":
                 _show(stage, findings)
     errors, warned = levels.count("error"), levels.count("warning")
-    if args.json:
-        counted_all = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
-        write_json(args.json, counted_all)
-    if args.json != "-":
-        counts = f"{counted(errors, 'error')}, {counted(warned, 'warning')}"
-        print(f"\n{args.env}: {counts}")  # noqa: T201
+    facts = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
+    text = f"\n{args.env}: {counted(errors, 'error')}, {counted(warned, 'warning')}\n"
+    report(args, facts, lambda: sys.stdout.write(text))
     return int(errors > 0 or (args.strict and warned > 0))
 
 

@@ -112,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "a new file for envpool-py replay: all requests, and checksums of the results"
     parser.add_argument("--record", metavar="FILE", help=text)
-    add_shared(parser, "--on-error", "--json")
+    add_shared(parser, "--on-error")
     text = "time limit of a step or reset; after that the env's process is killed"
     parser.add_argument("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
     parser.add_argument(
@@ -207,10 +207,7 @@ def run(args: argparse.Namespace) -> int:
             "file": None if file is None else str(file),
         }
         facts = {"env": args.env, **summary.facts(), **own, "complete": status == 0}
-        if args.json:
-            arguments.write_json(args.json, facts)
-        if args.json != "-":
-            _show(facts)
+        arguments.report(args, facts, lambda: _show(facts))
     return status
 
 

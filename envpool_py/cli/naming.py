@@ -266,6 +266,7 @@ def _accepted(found: Imported, given: dict[str, Any], more: dict[str, Any]) -> d
     try:
         signature.bind(**given)
     except TypeError as error:
-        takes = f"it takes {signature}, and --env-kwarg KEY=VALUE sets them"
-        raise UsageError(f"{found.name}: {error}; {takes}") from None
+        takes = ", ".join(map(str, signature.parameters.values()))
+        text = f"{found.name}: {error}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"
+        raise UsageError(text) from None
     return given

@@ -11,13 +11,12 @@ from contextlib import nullcontext
 from typing import Any
 
 from envpool_py.cli.arguments import (
-    add_shared,
     at_least,
     complain,
     counted,
     exact,
     first_line,
-    write_json,
+    report,
 )
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, imported, is_registered
 from envpool_py.cli.progress import showing
@@ -61,7 +60,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also carry out the request in which an env's process died or timed out: it may end or"
         " block this process",
     )
-    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,11 +91,10 @@ def run(args: argparse.Namespace) -> int:
     )
     if errors:
         end = counted(len(errors), "error") + (", and nothing more to debug" if args.pdb else "")
-    if args.json:
-        facts = {"batches": batches.num_batches, "complete": batches.complete, "errors": errors}
-        write_json(args.json, {"file": args.file, "env": args.env, **facts})
-    if args.json != "-":
-        sys.stdout.write(f"{args.file}: batches repeated: {exact(batches.num_batches)}; {end}\n")
+    facts = {"batches": batches.num_batches, "complete": batches.complete, "errors": errors}
+    text = f"{args.file}: batches repeated: {exact(batches.num_batches)}; {end}\n"
+    named = {"file": args.file, "env": args.env, **facts}
+    report(args, named, lambda: sys.stdout.write(text))
     return int(bool(errors))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich import filesize
 
-from envpool_py.cli.arguments import add_shared, exact, first_line, write_json
+from envpool_py.cli.arguments import exact, first_line, report
 from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
@@ -31,7 +31,6 @@ _MOST = 8
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
-    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,10 +46,8 @@ def run(args: argparse.Namespace) -> int:
         if path.is_dir() or zipfile.is_zipfile(path):
             raise UsageError(str(error)) from None
         raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
-    if args.json:
-        write_json(args.json, facts)
-    if args.json != "-":
-        show_table((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
+    rows = ((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
+    report(args, facts, lambda: show_table(rows))
     return 0
 
 

@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--num-envs", default=16)
     text = "seconds to try pools; a measurement that has begun is finished; default: %(default)s"
     add_shared(parser, "--seconds", default=30.0, help=text)
-    add_shared(parser, *CALLERS, "--max-processes", "--context", "--on-error", "--json")
+    add_shared(parser, *CALLERS, "--max-processes", "--context", "--on-error")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,17 +80,22 @@ def _show(
     args: argparse.Namespace, results: Results, profile: Probe, callers: list[Caller]
 ) -> None:
     found = list(recommendations(args, results, profile, callers))
-    if args.json:
-        facts = {"env": args.env, "num_envs": args.num_envs, "one_env": profile._asdict()}
-        measured = {"recommendations": found, "measurements": tables.records(results)}
-        arguments.write_json(args.json, {**facts, **measured})
-    if args.json == "-":
-        return
-    for each in found:
-        why = (f"# {reason}" for reason in each["reasons"])
-        print(f"# {each['policy']}", wrapped(each["code"]), *why, "", sep="\n")  # noqa: T201
-    print(*costs(profile), "", sep="\n")  # noqa: T201 - rich would wrap what is pasted
-    tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
+    facts = {
+        "env": args.env,
+        "num_envs": args.num_envs,
+        "one_env": profile._asdict(),
+        "recommendations": found,
+        "measurements": tables.records(results),
+    }
+
+    def show() -> None:
+        for each in found:
+            why = (f"# {reason}" for reason in each["reasons"])
+            print(f"# {each['policy']}", wrapped(each["code"]), *why, "", sep="\n")  # noqa: T201
+        print(*costs(profile), "", sep="\n")  # noqa: T201 - rich would wrap what is pasted
+        tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
+
+    arguments.report(args, facts, show)
 
 
 def wrapped(code: str) -> str:
