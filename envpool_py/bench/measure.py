@@ -48,14 +48,11 @@ class MeasurementError(Exception):
 class Caller(NamedTuple):
     """The computation of the calling program before each batch, as of a policy."""
 
-    per_batch: float = 0.0
-    """Seconds of CPU time."""
-    per_row: float = 0.0
-    """Further seconds for each row of the batch."""
+    per_batch: float = 0.0  # seconds of CPU time
+    per_row: float = 0.0  # further seconds for each row of the batch
+    #: ``policy(obs, env_ids)``, called instead; a class is called with ``(pool, seed)`` first.
     policy: Callable[..., Any] | None = None
-    """``policy(obs, env_ids)``, called instead; a class is called with ``(pool, seed)`` first."""
-    name: str = ""
-    """Of the policy."""
+    name: str = ""  # of the policy
 
 
 class Job(NamedTuple):
@@ -63,27 +60,20 @@ class Job(NamedTuple):
 
     setting: Setting
     env_fn: Callable[[], Any]
-    callers: Sequence[Caller]
-    """Each is measured in turn."""
-    seconds: float
-    """How long each is measured, after a warm-up."""
+    callers: Sequence[Caller]  # measured in turn
+    seconds: float  # for which each is measured, after a warm-up
 
 
 class Measurement(NamedTuple):
     """The batches of one measurement, and the costs of the pool. Times are in seconds."""
 
-    steps: int
-    """Steps of envs, without automatic resets."""
+    steps: int  # of envs, without automatic resets
     batches: int
-    seconds: float
-    """The whole time, with that of the caller."""
-    step_p50: float
-    """Of one batch, without the caller's time."""
+    seconds: float  # the whole time, with that of the caller
+    step_p50: float  # of one batch, without the caller's time
     step_p99: float
-    startup_seconds: float = 0.0
-    """To make and reset all envs."""
-    memory_bytes: int | None = None
-    """How much this process and its children grew by the envs; None: unknown."""
+    startup_seconds: float = 0.0  # to make and reset all envs
+    memory_bytes: int | None = None  # by which this process and its children grew; None: unknown
     caller: Caller = Caller()
 
     @property
@@ -258,20 +248,17 @@ def _memory_bytes() -> int | None:
 
 def busy_part(seconds: float) -> float | None:
     """Return the part of all cores that is busy during so many seconds; None except on Linux."""
+    texts = []
     try:
-        begun, total = _busy_ticks()
-        time.sleep(seconds)
-        ended, all_ticks = _busy_ticks()
-    except (OSError, ValueError):
+        for pause in (seconds, 0.0):
+            texts.append(Path("/proc/stat").read_text().partition("\n")[0])
+            time.sleep(pause)
+    except OSError:
         return None
-    return (ended - begun) / max(all_ticks - total, 1)
-
-
-def _busy_ticks() -> tuple[int, int]:
-    """Return the ticks in which all cores were busy, and all ticks."""
-    first = Path("/proc/stat").read_text().partition("\n")[0]
-    ticks = [int(word) for word in first.split()[1:9]]
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # idle, and waiting for a disk
+    begun, ended = (np.array(text.split()[1:9], int) for text in texts)
+    ticks = ended - begun
+    idle = ticks[3] + ticks[4]  # those of waiting for a disk included
+    return float(1 - idle / max(ticks.sum(), 1))
 
 
 def _main() -> None:

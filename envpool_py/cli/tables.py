@@ -98,15 +98,16 @@ def records(results: Results) -> list[dict[str, Any]]:
 
 def separated(value: float) -> str:
     """Three digits, or all of those before the point; the thousands separated: ``12 300``."""
-    if value < 999.5:
-        return _in_units(value, {"": 1.0})
-    digits = len(f"{value:.0f}") - 3
-    return f"{round(value, -digits):,.0f}".replace(",", " ")
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    rounded = value if decimals else float(f"{value:.3g}")
+    return f"{rounded:,.{decimals}f}".replace(",", " ")
 
 
 def duration(seconds: float) -> str:
     """Three digits and a unit."""
-    return _in_units(seconds, {" s": 1.0, " ms": 1e-3, " µs": 1e-6})
+    units = {"s": 1.0, "ms": 1e3, "µs": 1e6}
+    unit = next((each for each, scale in units.items() if scale * seconds >= 0.9995), "µs")
+    return f"{separated(units[unit] * seconds)} {unit}"
 
 
 def figures(values: Sequence[float]) -> str:
@@ -119,11 +120,3 @@ def figures(values: Sequence[float]) -> str:
 def _short(value: Any) -> str:
     """Four digits, or all of those before the point, the thousands separated."""
     return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}".replace(",", " ")
-
-
-def _in_units(value: float, units: dict[str, float]) -> str:
-    """Three digits, or all of those before the point; ``units`` are from large to small."""
-    unit = next((each for each, scale in units.items() if value >= 0.9995 * scale), [*units][-1])
-    shown = value / units[unit]
-    decimals = 2 if shown < 9.995 else 1 if shown < 99.95 else 0
-    return f"{shown:.{decimals}f}{unit}"
