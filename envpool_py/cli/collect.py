@@ -22,14 +22,12 @@ from envpool_py.cli.arguments import (
     complain,
     counted,
     exact,
-    first_line,
 )
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import figures, separated, show_table
 from envpool_py.collector import (
     AsyncCollector,
-    Episode,
     EpisodeWriter,
     Policy,
     RandomPolicy,
@@ -61,9 +59,6 @@ _ENDED = {1: "ended by an error", INTERRUPTED: "interrupted"}
 
 #: Options that the episodes depend on, for the metadata.
 _RECORDED = ("seed", "num_envs", "steps", "episodes", "balanced")
-
-#: The number of last episodes whose mean return the line of progress shows.
-_RECENT = 100
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -133,18 +128,14 @@ class Summary:
         self.started = time.perf_counter()
         self.seconds = 0.0  # until the end
 
-    def add(self, episode: Episode) -> None:
-        self.returns.append(float(np.sum(episode.total_reward)))
-        self.lengths.append(len(episode))
-
     def line(self) -> str:
-        """Return the current figures in one line."""
+        """The figures so far, with the mean return of the last 100 episodes."""
         steps = self.collector.num_steps
         rate = steps / max(time.perf_counter() - self.started, 1e-9)
         text = f"{counted(steps, 'step')}, {separated(rate)} steps/s"
         text += f", {counted(len(self.returns), 'episode')}"
         if self.returns:
-            text += f", return {np.mean(self.returns[-_RECENT:]):.4g}"
+            text += f", return {np.mean(self.returns[-100:]):.4g}"
         return text
 
     def facts(self) -> dict[str, Any]:
@@ -158,6 +149,7 @@ class Summary:
             "seconds": self.seconds,
             "steps_per_second": collector.num_steps / max(self.seconds, 1e-9),
             "rows_per_batch": collector.num_rows / max(collector.num_batches, 1),
+            "restarts": int(collector.pool.restarts.sum()),
         }
 
 
@@ -182,31 +174,27 @@ def run(args: argparse.Namespace) -> int:
     _complete(args)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
-    restarts: list[int] = []  # the ids of the envs
     status = 0
     try:
-        with _pool(args, restarts) as pool:
+        with _pool(args) as pool:
             policy = _policy(args, pool)
             writer = _writer(args, pool)
             summary = Summary(AsyncCollector(pool, policy, seed=args.seed))
             status = _collect(args, writer, summary)
-            status = _close(args, writer, status)
+            if writer is not None:
+                status = _close(args, writer, status)
     except KeyboardInterrupt:  # maybe the second one, while the file is written or envs end
         status = INTERRUPTED
     file, kept = None, "nothing is written"
     if writer is not None and writer.num_episodes:
         folder = places.folder_of(Path(args.out))
-        file = folder if folder.exists() else args.out
+        file = str(folder if folder.exists() else args.out)
         kept = f"kept {writer.num_episodes} whole episodes in {file}"
     if status:
         complain(f"{_ENDED[status]}; {kept}")
     if summary is not None:
-        own = {
-            "seed": args.seed,
-            "restarts": len(restarts),
-            "file": None if file is None else str(file),
-        }
-        facts = {"env": args.env, **summary.facts(), **own, "complete": status == 0}
+        facts = {"env": args.env, "seed": args.seed, **summary.facts()}
+        facts |= {"file": file, "complete": status == 0}
         arguments.report(args, facts, lambda: _show(facts))
     return status
 
@@ -219,12 +207,12 @@ def _complete(args: argparse.Namespace) -> None:
         args.seed = secrets.randbits(31)
     if args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
-    out = Path(args.out or "")
-    if args.out is not None and out.exists() and out.suffix != ".npz":
-        raise UsageError(f"--out: {out} exists; --force replaces .npz files only: remove it")
-    if args.out is not None and not args.force:
+    if args.out is not None:
+        out = Path(args.out)
+        if out.exists() and out.suffix != ".npz":
+            raise UsageError(f"--out: {out} exists; --force replaces .npz files only: remove it")
         for path in (out, places.folder_of(out), places.packed_of(out)):  # also of a killed run
-            if path.exists():
+            if path.exists() and not args.force:
                 raise UsageError(f"--out: {path} exists; --force replaces it")
     if args.backend == "ray":
         _connect_to_ray(args.address)
@@ -249,7 +237,8 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
                     except (OSError, TypeError, ValueError) as error:  # the disk may be full
                         complain(f"{args.out}: {describe(error)}")
                         return 1
-                summary.add(episode)
+                summary.returns.append(float(np.sum(episode.total_reward)))
+                summary.lengths.append(len(episode))
     except KeyboardInterrupt:
         return INTERRUPTED
     except EnvError as error:
@@ -265,17 +254,16 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     return 0
 
 
-def _close(args: argparse.Namespace, writer: EpisodeWriter | None, status: int) -> int:
+def _close(args: argparse.Namespace, writer: EpisodeWriter, status: int) -> int:
     """Complete the file; returns the exit status."""
-    if writer is not None:
-        if status and writer.num_episodes:
-            complain(f"{_ENDED[status]}; writing what there is")
-        writer.metadata["complete"] = status == 0
-        try:
-            writer.close()
-        except OSError as error:
-            complain(f"{args.out}: {describe(error)}")
-            status = status or 1
+    if status and writer.num_episodes:
+        complain(f"{_ENDED[status]}; writing what there is")
+    writer.metadata["complete"] = status == 0
+    try:
+        writer.close()
+    except OSError as error:
+        complain(f"{args.out}: {describe(error)}")
+        return status or 1
     return status
 
 
@@ -292,16 +280,9 @@ def _connect_to_ray(address: str | None) -> None:
             raise UsageError("--address: " + str(error).partition("\n")[0]) from None
 
 
-def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
-    """Make the pool of the options; it appends the ids of restarted envs to ``restarts``."""
-
-    def on_restart(env_id: int, error: EnvError) -> None:
-        restarts.append(env_id)
-        complain(f"{first_line(error.message)}; restarted")
-
-    options: dict[str, Any] = {"timeout": args.timeout}
-    if args.on_error != "raise":
-        options |= {"on_error": args.on_error, "on_restart": on_restart}
+def _pool(args: argparse.Namespace) -> BaseVectorEnv:
+    """Make the pool of the options."""
+    options: dict[str, Any] = {"timeout": args.timeout, "on_error": args.on_error}
     if args.step_timeout is not None:
         if args.backend == "dummy":
             raise UsageError("--step-timeout: the dummy backend has no process that can be killed")
@@ -316,7 +297,7 @@ def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
         return pool
     try:
         return RecordVideo(pool, args.video)
-    except (OSError, ValueError, ImportError, gym.error.DependencyNotInstalled) as error:
+    except (OSError, ValueError, ImportError) as error:
         pool.close()
         raise UsageError(f"--video: {error}") from None
 
@@ -360,9 +341,9 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         # Left by a run that was killed; only now that the next run can begin.
         places.remove_unfinished(Path(args.out))
         compress = args.compress
-        if compress is None:
+        if compress is None and args.out.endswith(".npz"):
             leaves = spaces.leaves(spaces.layout_of(pool.observation_space[0]))
             compress = any(leaf.dtype == "uint8" and len(leaf.shape) >= 2 for leaf in leaves)
-        return EpisodeWriter(args.out, *env_spaces, metadata, compress=compress)
+        return EpisodeWriter(args.out, *env_spaces, metadata, compress=bool(compress))
     except (OSError, TypeError, ValueError) as error:
         raise UsageError(f"--out: {error}") from None
