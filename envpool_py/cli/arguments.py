@@ -23,9 +23,6 @@ from envpool_py.pool.keywords import FOREIGN, OWN
 from envpool_py.pool.vector_envs import BACKENDS, pool_class
 from envpool_py.worker.cores_and_threads import usable_cores
 
-#: The part of the machine that is busy from which on figures vary, and how long it is measured.
-_BUSY, _LOOK_SECONDS = 0.15, 0.2
-
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 INTERRUPTED = 130
 
@@ -65,8 +62,8 @@ def complain(text: str) -> None:
 
 def complain_if_busy() -> None:
     """Say so if other programs use the machine, because figures then vary."""
-    busy = busy_part(_LOOK_SECONDS)
-    if busy is not None and busy > _BUSY:
+    busy = busy_part(0.2)
+    if busy is not None and busy > 0.15:  # less makes no difference
         complain(f"the machine is busy: other programs use {busy:.0%} of its cores; figures vary")
 
 
@@ -152,61 +149,51 @@ def report(args: argparse.Namespace, facts: Any, show: Callable[[], object]) -> 
 
 
 _COUNT = {"type": at_least(1), "metavar": "N"}
-#: Options that several commands have, as ``add_argument`` takes them.
-_SHARED: dict[str, dict[str, Any]] = {
-    "--json": {
-        "type": writable,
-        "metavar": "FILE",
-        "help": "write the results to a file, as JSON; -: to stdout, in place of the text",
-    },
-    "--num-envs": {**_COUNT, "help": "how many copies of the env; default: %(default)s"},
-    "--wait-num": {**_COUNT, "metavar": "K", "help": "rows that a batch waits for; default: all"},
-    "--seconds": {"type": seconds, "metavar": "S"},
-    "--backend": {
-        "choices": [*BACKENDS],
-        "default": "shmem",
-        "help": "the kind of pool; default: %(default)s",
-    },
-    "--context": {
-        "choices": multiprocessing.get_all_start_methods(),
-        "help": "how worker processes are started; default: as Python does here",
-    },
-    "--num-processes": {
-        "type": count_or_auto,
-        "metavar": "N",
-        "help": "number of processes (or threads, or actors) that share the envs; auto: measured,"
-        " one per env if steps mostly wait; default: one per core, per env, or what Ray has room"
-        " for",
-    },
-    "--policy-us": {
-        "type": at_least(0),
-        "action": "append",
-        "metavar": "US",
-        "help": "CPU time of your policy per batch, in microseconds; may be repeated;"
-        " default: 0, 300 and 1000",
-    },
-    "--policy-row-us": {
-        "type": at_least(0),
-        "metavar": "US",
-        "help": "additional CPU time of your policy per row, in microseconds; default: 0",
-    },
-    "--policy": {
-        "type": imported,
-        "metavar": "MODULE:CALLABLE",
-        "help": "call this policy(obs, env_ids) before each batch instead, and ignore its actions;"
-        " a class is called with (pool, seed) to make one",
-    },
-    "--on-error": {
-        "choices": ("raise", "restart"),
-        "default": "raise",
-        "help": "restart: an env that fails is recreated, and its episode is truncated;"
-        " default: %(default)s",
-    },
-    "--max-processes": {
-        **_COUNT,
-        "default": 256,
-        "help": "leave out pools with more processes; default: %(default)s",
-    },
+_MICROSECONDS = {"type": at_least(0), "metavar": "US"}
+#: Options that several commands have: the help, and what else ``add_argument`` takes.
+_SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "--json": (
+        "write the results to a file, as JSON; -: to stdout, in place of the text",
+        {"type": writable, "metavar": "FILE"},
+    ),
+    "--num-envs": ("how many copies of the env; default: %(default)s", _COUNT),
+    "--wait-num": ("rows that a batch waits for; default: all", {**_COUNT, "metavar": "K"}),
+    "--seconds": ("", {"type": seconds, "metavar": "S"}),
+    "--backend": (
+        "the kind of pool; default: %(default)s",
+        {"choices": [*BACKENDS], "default": "shmem"},
+    ),
+    "--context": (
+        "how worker processes are started; default: as Python does here",
+        {"choices": multiprocessing.get_all_start_methods()},
+    ),
+    "--num-processes": (
+        (
+            "processes, threads or actors that share the envs; auto: measured, one per env if steps"
+            " mostly wait; default: one per core, per env, or what Ray has room for"
+        ),
+        {"type": count_or_auto, "metavar": "N"},
+    ),
+    "--policy-us": (
+        "CPU time of your policy per batch, in microseconds; repeatable; default: 0, 300 and 1000",
+        {**_MICROSECONDS, "action": "append"},
+    ),
+    "--policy-row-us": (
+        "additional CPU time of your policy per row, in microseconds; default: 0",
+        _MICROSECONDS,
+    ),
+    "--policy": (
+        "instead: call policy(obs, env_ids), or a class of (pool, seed), and ignore its actions",
+        {"type": imported, "metavar": "MODULE:CALLABLE"},
+    ),
+    "--on-error": (
+        "restart: an env that fails is recreated, and its episode is truncated; default: raise",
+        {"choices": ("raise", "restart"), "default": "raise"},
+    ),
+    "--max-processes": (
+        "leave out pools with more processes; default: %(default)s",
+        {**_COUNT, "default": 256},
+    ),
 }
 #: The options that ``callers_of`` reads.
 CALLERS = ("--policy-us", "--policy-row-us", "--policy")
@@ -215,7 +202,8 @@ CALLERS = ("--policy-us", "--policy-row-us", "--policy")
 def add_shared(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
     """Add options that several commands have; ``changes`` replace what they have in common."""
     for name in names:
-        parser.add_argument(name, **{**_SHARED[name], **changes})
+        text, settings = _SHARED[name]
+        parser.add_argument(name, **{"help": text, **settings, **changes})
 
 
 def callers_of(args: argparse.Namespace) -> list[Caller]:

@@ -36,9 +36,25 @@ def show_table(
 
 
 def show_results(title: str, results: Results, callers: Sequence[Caller]) -> None:
-    """Write a table for each caller, and failed settings below them."""
+    """Write a table for each caller, the fastest first, and failed settings below them."""
     for caller in callers if results.measured else ():
-        header, rows = _table(results, caller)
+        best, *_ = ranked = results.ranked(caller)
+        loop = next((setting for setting in ranked if setting.pool == LOOP), None)
+        header = ["pool", "steps/s", "times loop" if loop else "of the best", "step() p50", "p99"]
+        is_long = best.num_envs >= MANY
+        header += ["start-up", "memory"] if is_long else []
+        rows = []
+        for setting in ranked:
+            measured = results.of(setting, caller)
+            row = [setting.text, rate_of(results, setting, caller)]
+            row.append(f"{results.rate(setting, caller) / results.rate(loop or best, caller):.2f}")
+            row.append(duration(median(each.step_p50 for each in measured)))
+            row.append(duration(median(each.step_p99 for each in measured)))
+            if is_long:
+                sizes = [each.memory_bytes for each in measured if each.memory_bytes is not None]
+                row.append(duration(median(each.startup_seconds for each in measured)))
+                row.append(filesize.decimal(max(sizes)) if sizes else "-")
+            rows.append(row)
         show_table(rows, header, f"{title}, {text_of(caller)}")
     for setting, error in results.errors.items():
         print(f"  {setting.text} failed: {error}")  # noqa: T201
@@ -51,29 +67,6 @@ def text_of(*callers: Caller) -> str:
     text = "policy: " + " or ".join(f"{1e6 * each.per_batch:g}" for each in callers)
     row = callers[0].per_row
     return f"{text} µs per batch" + (f" and {1e6 * row:g} µs per row" if row else "")
-
-
-def _table(results: Results, caller: Caller) -> tuple[list[str], list[Sequence[str]]]:
-    """The header, and a row for each setting, the fastest first."""
-    best, *_ = ranked = results.ranked(caller)
-    loop = next((setting for setting in ranked if setting.pool == LOOP), None)
-    compared = "of the best" if loop is None else "times loop"
-    header = ["pool", "steps/s", compared, "step() p50", "p99"]
-    is_long = best.num_envs >= MANY
-    header += ["start-up", "memory"] if is_long else []
-    rows: list[Sequence[str]] = []
-    for setting in ranked:
-        measured = results.of(setting, caller)
-        row = [setting.text, rate_of(results, setting, caller)]
-        row.append(f"{results.rate(setting, caller) / results.rate(loop or best, caller):.2f}")
-        row.append(duration(median(each.step_p50 for each in measured)))
-        row.append(duration(median(each.step_p99 for each in measured)))
-        if is_long:
-            sizes = [each.memory_bytes for each in measured if each.memory_bytes is not None]
-            row.append(duration(median(each.startup_seconds for each in measured)))
-            row.append(filesize.decimal(max(sizes)) if sizes else "-")
-        rows.append(row)
-    return header, rows
 
 
 def rate_of(results: Results, setting: Setting, caller: Caller) -> str:
