@@ -15,14 +15,7 @@ import numpy as np
 
 import envpool_py
 from envpool_py.cli import arguments
-from envpool_py.cli.arguments import (
-    INTERRUPTED,
-    add_shared,
-    at_least,
-    complain,
-    counted,
-    exact,
-)
+from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, counted, exact
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import figures, separated, show_table
