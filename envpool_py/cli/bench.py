@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
 from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting, all_settings
@@ -60,25 +59,28 @@ def run(args: argparse.Namespace) -> int:
         f" {counted(len(callers), 'policy')} x {counted(args.repeats, 'repeat')}: about"
         f" {duration(pools * args.repeats * each)}, and the time to make the envs"
     )
-    found: list[dict[str, Any]] = []
-    ours_failed = False
+    results = {num_envs: Results() for num_envs in plan}
+    # In turns, so that a change of the machine's speed affects all.
+    settings = [each for found in plan.values() for each in found * args.repeats]
+    now = 0.0, ""
+
+    def show() -> None:
+        for num_envs, found in results.items():
+            title = f"{args.env} x {num_envs}"
+            print(*headlines(title, found, callers), "", sep="\n")  # noqa: T201
+            show_results(title, found, callers)
+
     try:
-        for num_envs, settings in plan.items():
-            results = Results()
-            # In turns, so that a change of the machine's speed affects all.
-            jobs = [Job(each, env_fn, callers, args.seconds) for each in settings] * args.repeats
-            try:
-                _measure(jobs, results)
-            finally:  # after Ctrl-C too
-                if args.json != "-":
-                    title = f"{args.env} x {num_envs}"
-                    print(*headlines(title, results, callers), "", sep="\n")  # noqa: T201
-                    show_results(title, results, callers)
-                found += records(results)
-            ours_failed |= any(each.pool not in (SYNC, ASYNC) for each in results.errors)
-    finally:
-        arguments.report(args, found, lambda: None)
-    return int(ours_failed)
+        with showing(len(settings), lambda: now):
+            for k, setting in enumerate(settings):
+                now = k, f"{k} of {len(settings)}: {setting.text}"
+                job = Job(setting, env_fn, callers, args.seconds)
+                results[setting.num_envs].add(job, carry_out)
+    finally:  # after Ctrl-C too
+        rows = [row for found in results.values() for row in records(found)]
+        arguments.report(args, rows, show)
+    failed = [setting.pool for found in results.values() for setting in found.errors]
+    return int(not {SYNC, ASYNC}.issuperset(failed))
 
 
 def headlines(title: str, results: Results, callers: Sequence[Caller]) -> Iterator[str]:
@@ -106,14 +108,6 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
         if each.started_processes <= args.max_processes:
             found.append(each.with_options(args.on_error, args.context))
         else:
-            processes = f"it would start {each.started_processes} processes, and --max-processes is"
-            complain(f"{each.text} is left out: {processes} {args.max_processes}")
+            why = f"it would start {each.started_processes} processes, and --max-processes is"
+            complain(f"{each.text} is left out: {why} {args.max_processes}")
     return found
-
-
-def _measure(jobs: list[Job], results: Results) -> None:
-    now = 0.0, ""
-    with showing(len(jobs), lambda: now):
-        for k, job in enumerate(jobs):
-            now = k, f"{k} of {len(jobs)}: {job.setting.text}"
-            results.add(job, carry_out)
