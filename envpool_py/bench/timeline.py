@@ -49,11 +49,9 @@ class Timeline(NamedTuple):
 
     title: str
     seconds: float
-    caller: list[Span]
-    """Between a batch and the next request."""
+    caller: list[Span]  # between a batch and the next request
     envs: list[list[Span]]
-    batches: list[list[int]]
-    """The ids of each batch, the last env to finish first."""
+    batches: list[list[int]]  # the ids of each batch, the last env to finish first
 
 
 def noted(env_fn: Callable[[], gym.Env[Any, Any]]) -> Callable[[], Noted]:
