@@ -56,59 +56,39 @@ _RECORDED = ("seed", "num_envs", "steps", "episodes", "balanced")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_env(parser, "; or PettingZoo's name")
+    add = parser.add_argument
     limit = parser.add_mutually_exclusive_group(required=True)
-    limit.add_argument(
-        "--steps",
-        type=at_least(1),
-        metavar="N",
-        help="collect whole episodes with at least N steps: an env starts no episode after its"
-        " share of the N steps",
-    )
+    text = "collect whole episodes, N steps or more in all; an env starts none after its share of N"
+    limit.add_argument("--steps", type=at_least(1), metavar="N", help=text)
     text = "collect exactly N episodes"
     limit.add_argument("--episodes", type=at_least(1), metavar="N", help=text)
     add_shared(parser, "--num-envs", default=8)
     text = "rows that a batch waits for; default: half of the envs"
     add_shared(parser, "--wait-num", help=text)
     text = "longest wait for K rows"
-    parser.add_argument("--timeout", type=arguments.seconds, metavar="SECONDS", help=text)
+    add("--timeout", type=arguments.seconds, metavar="SECONDS", help=text)
     add_shared(parser, "--backend", "--num-processes", "--context")
-    parser.add_argument(
-        "--address",
-        metavar="ADDRESS",
-        help="address of the Ray cluster for ray.init; auto: the cluster of this machine; default:"
-        " RAY_ADDRESS, else a new cluster on this machine",
-    )
-    parser.add_argument(
-        "--balanced",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="whether each env does a fixed share, so that results do not depend on timing;"
-        " default: yes",
-    )
+    text = "of the Ray cluster; auto: that of this machine; default: RAY_ADDRESS, else a new one"
+    add("--address", help=text)
+    text = "each env does a fixed share, so that results do not depend on timing; default: yes"
+    add("--balanced", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "env i is seeded with S + i; default: drawn"
-    parser.add_argument("--seed", type=at_least(0), metavar="S", help=text)
+    add("--seed", type=at_least(0), metavar="S", help=text)
     text = "policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one"
     add_shared(parser, "--policy", help=f"{text}; default: random actions")
     text = "where to write the episodes"
-    parser.add_argument("--out", type=arguments.episodes_file, metavar="FILE.npz", help=text)
+    add("--out", type=arguments.episodes_file, metavar="FILE.npz", help=text)
     text = "replace the file of --out if there is one"
-    parser.add_argument("--force", action="store_true", help=text)
-    parser.add_argument(
-        "--compress",
-        action=argparse.BooleanOptionalAction,
-        help="whether to compress the file; default: only if observations are images",
-    )
+    add("--force", action="store_true", help=text)
+    text = "whether to compress the file; default: only if observations are images"
+    add("--compress", action=argparse.BooleanOptionalAction, help=text)
     text = "a new file for envpool-py replay: all requests, and checksums of the results"
-    parser.add_argument("--record", metavar="FILE", help=text)
+    add("--record", metavar="FILE", help=text)
     add_shared(parser, "--on-error")
     text = "time limit of a step or reset; after that the env's process is killed"
-    parser.add_argument("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
-    parser.add_argument(
-        "--video",
-        metavar="DIR",
-        help="write a video of each episode of env 0, with a tile for every env; envs get"
-        ' render_mode="rgb_array"',
-    )
+    add("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
+    text = "write a video of each episode of env 0, a tile per env; the render_mode is rgb_array"
+    add("--video", metavar="DIR", help=text)
 
 
 class Summary:

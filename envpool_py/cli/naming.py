@@ -32,12 +32,10 @@ class UsageError(argparse.ArgumentTypeError):
 class Imported(NamedTuple):
     """The callable that ``module:callable`` or ``FILE.py:callable`` names."""
 
-    name: str
-    """As the user wrote it."""
+    name: str  # as the user wrote it
     value: Callable[..., Any]
     module: str
-    path: str
-    """Of the callable within its module."""
+    path: str  # of the callable within its module
 
 
 def find_in(folder: Path) -> None:
@@ -94,13 +92,9 @@ def imported(text: str) -> Imported:
 
 def callables_of(module: ModuleType) -> list[str]:
     """The public classes and functions that a module defines."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if callable(value)
-        and not name.startswith("_")
-        and getattr(value, "__module__", None) == module.__name__
-    ]
+    found = inspect.getmembers(module, callable)
+    own = [name for name, value in found if getattr(value, "__module__", None) == module.__name__]
+    return [name for name in own if not name.startswith("_")]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -125,28 +119,15 @@ def key_value(text: str) -> tuple[str, Any]:
 
 def add_env(parser: argparse.ArgumentParser, others: str = "", nargs: str | None = None) -> None:
     """Add ``ENV``, ``--env-kwarg`` and ``--wrapper``; ``others`` describes further forms of ENV."""
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    forms = "module:ID, or a class or function that makes the env: module:Class, path/file.py:Class"
+    text = f"an id (CartPole-v1), {forms}{others}"
+    parser.add_argument("env", metavar="ENV", nargs=nargs, help=text)
+    text = "keyword argument of the env, the value a Python literal; may be repeated"
+    parser.add_argument("--env-kwarg", type=key_value, metavar="KEY=VALUE", help=text, **repeated)
+    text = "wrapper(env) -> env, put around each env; may be repeated, the innermost first"
     parser.add_argument(
-        "env",
-        metavar="ENV",
-        nargs=nargs,
-        help="an id (CartPole-v1), module:ID, or a class or function that makes the env:"
-        f" module:Class, path/file.py:Class{others}",
-    )
-    parser.add_argument(
-        "--env-kwarg",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="keyword argument of the env, the value a Python literal; may be repeated",
-    )
-    parser.add_argument(
-        "--wrapper",
-        type=imported,
-        action="append",
-        default=[],
-        metavar="MODULE:CALLABLE",
-        help="wrapper(env) -> env, put around each env; may be repeated, the innermost first",
+        "--wrapper", type=imported, metavar="MODULE:CALLABLE", help=text, **repeated
     )
 
 
