@@ -34,12 +34,6 @@ from envpool_py.pool.vector_envs import DummyVectorEnv
 #: The part of the measured time that is run before it, and the most that it may be, seconds.
 WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0
 
-#: Seconds that a measurement may take in addition, for imports, start and end.
-_ALLOWANCE = 120.0
-
-#: Characters that are kept of what a failed process wrote.
-_LONGEST_MESSAGE = 200
-
 
 class MeasurementError(Exception):
     """A measurement that failed; the text says why, in one line."""
@@ -119,7 +113,7 @@ def carry_out(job: Job) -> list[Measurement]:
     Raises:
         MeasurementError: the process failed or took too long, or the env can't be sent to it.
     """
-    limit = _ALLOWANCE + 3 * job.seconds * len(job.callers)
+    limit = 120.0 + 3 * job.seconds * len(job.callers)  # imports, start and end take time too
     path = os.pathsep.join(filter(None, sys.path))
     try:
         data = cloudpickle.dumps(job)
@@ -163,7 +157,7 @@ def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: s
             complaints.seek(0)
             said = complaints.read().decode(errors="replace").strip()
             text = said.splitlines()[-1] if said and status > 0 else name_exit(status)
-            raise MeasurementError(text.strip()[:_LONGEST_MESSAGE])
+            raise MeasurementError(text.strip()[:200])
         answer.seek(0)
         return json.load(answer)
 

@@ -29,9 +29,6 @@ example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 
 _NAMED = {LOOP: "a loop", SYNC: "Gymnasium's SyncVectorEnv", ASYNC: "Gymnasium's AsyncVectorEnv"}
 
-#: Estimated seconds that a measurement takes in addition, for imports.
-_START_UP = 1.5
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_env(parser)
@@ -53,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     if not pools:
         raise UsageError("--max-processes leaves no pool to measure")
     complain_if_busy()
-    each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
+    each = len(callers) * args.seconds * (1 + WARM_UP) + 1.5  # about, for imports
     complain(
         f"{counted(pools, 'pool')} of {' and '.join(map(str, plan))} envs x"
         f" {counted(len(callers), 'policy')} x {counted(args.repeats, 'repeat')}: about"

@@ -22,9 +22,6 @@ with --strict, a warning.
 example: envpool-py check mine.py:MyEnv --env-kwarg size=3
 """
 
-#: Columns for the name of a stage.
-_INDENT = 19
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_env(parser)
@@ -57,17 +54,13 @@ def run(args: argparse.Namespace) -> int:
 def _show(stage: str, findings: list[Finding] | None) -> None:
     """Write the name of a stage that begins, or the findings of one that has ended."""
     if findings is None:
-        print(f"{stage:<{_INDENT}}", end="", flush=True)  # noqa: T201
+        print(f"{stage:<19}", end="", flush=True)  # noqa: T201
         return
-    indent = " " * _INDENT
+    indent = " " * 19
     # Elsewhere than on a terminal, each finding is one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     wrapper = TextWrapper(
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        width, initial_indent=indent, subsequent_indent=indent, break_long_words=False
     )
     texts = [f"{level}: {message}" for level, message in findings] or ["ok"]
     print("\n".join(map(wrapper.fill, texts)).removeprefix(indent), flush=True)  # noqa: T201

@@ -22,12 +22,6 @@ from envpool_py.record import record_file
 HELP = "print the contents of a file of episodes or of a record"
 EPILOG = "example: envpool-py show cartpole.npz"
 
-#: Of the header of a record.
-_FACTS = ("pool", "num_envs", "autoreset_mode", "on_error", "observations", "actions")
-
-#: Seeds and the like are shown up to so many.
-_MOST = 8
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
@@ -95,15 +89,16 @@ def _of_record(path: Path) -> dict[str, Any]:
                 steps += 1
                 rewards[i].append(float(np.sum(row.reward)))
                 if row.terminated or row.truncated:
-                    returns.append(sum(rewards[i]))
-                    lengths.append(len(rewards[i]))
-                    rewards[i] = []
-                    if resets_itself:  # the next row is that of a reset
-                        del rewards[i]
+                    episode = rewards.pop(i)
+                    returns.append(sum(episode))
+                    lengths.append(len(episode))
+                    if not resets_itself:  # else the next row is that of a reset
+                        rewards[i] = []
     return {
         "kind": "record",
         **(header.get("env") or {}),
-        **{name: header[name] for name in _FACTS},
+        **{name: header[name] for name in ("pool", "num_envs", "autoreset_mode", "on_error")},
+        **{name: header[name] for name in ("observations", "actions")},
         "seeds": [seeds.get(i) for i in range(header["num_envs"])],
         "episodes": len(returns),
         "steps": steps,
@@ -125,8 +120,8 @@ def _text(name: str, value: Any) -> str:
         counts = Counter(value).items()
         return "\n".join(f"{text}; {n} times" if n > 1 else text for text, n in counts) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        more = ["..."] if len(value) > _MOST else []
-        return ", ".join([*map(str, value[:_MOST]), *more]) or "-"
+        more = ["..."] if len(value) > 8 else []
+        return ", ".join([*map(str, value[:8]), *more]) or "-"
     if value is None:
         return "-"
     if name in ("episodes", "steps", "restarts", "num_envs"):

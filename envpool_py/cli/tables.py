@@ -15,12 +15,6 @@ from rich.table import Table
 from envpool_py.bench.measure import Caller, Results
 from envpool_py.bench.settings import LOOP, Setting
 
-#: Where the output is no terminal: the width of tables, and of lists with a name in each line.
-_WIDTH, _WIDTH_OF_LISTS = 80, 160
-
-#: From so many envs on, tables have the start-up time and the memory.
-MANY = 100
-
 
 def show_table(
     rows: Iterable[Sequence[str]], header: Sequence[str] = (), title: str | None = None
@@ -31,7 +25,7 @@ def show_table(
         table.add_column(name, justify="right" if table.columns else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    width = _WIDTH if header else _WIDTH_OF_LISTS
+    width = 80 if header else 160  # where the output is no terminal; lists have long values
     Console(width=None if sys.stdout.isatty() else width).print(table)
 
 
@@ -41,7 +35,7 @@ def show_results(title: str, results: Results, callers: Sequence[Caller]) -> Non
         best, *_ = ranked = results.ranked(caller)
         loop = next((setting for setting in ranked if setting.pool == LOOP), None)
         header = ["pool", "steps/s", "times loop" if loop else "of the best", "step() p50", "p99"]
-        is_long = best.num_envs >= MANY
+        is_long = best.num_envs >= 100  # then the start-up time and the memory matter
         header += ["start-up", "memory"] if is_long else []
         rows = []
         for setting in ranked:
