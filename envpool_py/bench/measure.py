@@ -95,7 +95,6 @@ class Results:
             self.errors[job.setting] = str(error)
 
     def of(self, setting: Setting, caller: Caller) -> list[Measurement]:
-        """The measurements with this caller."""
         return [each for each in self.measured[setting] if each.caller == caller]
 
     def rate(self, setting: Setting, caller: Caller) -> float:
@@ -163,7 +162,6 @@ def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: s
 
 
 def measure(job: Job) -> list[Measurement]:
-    """Measure in this process."""
     env_fns = [job.env_fn] * job.setting.num_envs
     batches = draw_actions(job.env_fn, job.setting.num_envs)
     with contextlib.ExitStack() as stack:

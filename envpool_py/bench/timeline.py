@@ -55,7 +55,6 @@ class Timeline(NamedTuple):
 
 
 def noted(env_fn: Callable[[], gym.Env[Any, Any]]) -> Callable[[], Noted]:
-    """An env_fn of envs that keep their times."""
     return lambda: Noted(env_fn())
 
 

@@ -98,12 +98,10 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def count_or_auto(text: str) -> int | str:
-    """The type of an int that is 1 or more, or ``auto``."""
     return text if text == "auto" else at_least(1)(text)
 
 
 def seconds(text: str) -> float:
-    """The type of a positive number of seconds."""
     value = float(text)
     if not 0 < value < math.inf:
         raise UsageError(f"must be a positive number of seconds, got {text}")
@@ -219,7 +217,6 @@ def callers_of(args: argparse.Namespace) -> list[Caller]:
 
 
 def check_wait_num(wait_num: int | None, num_envs: int) -> None:
-    """Raise ``UsageError`` if ``--wait-num`` asks for more rows than there are envs."""
     if wait_num is not None and wait_num > num_envs:
         raise UsageError(f"--wait-num is {wait_num}, but there are {num_envs} envs")
 

@@ -95,7 +95,6 @@ def headlines(title: str, results: Results, callers: Sequence[Caller]) -> Iterat
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
-    """The settings to measure with this number of envs."""
     arguments.check_wait_num(args.wait_num, num_envs)
     wait_num = None if args.wait_num == num_envs else args.wait_num
     found = []

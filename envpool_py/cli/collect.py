@@ -112,7 +112,6 @@ class Summary:
         return text
 
     def facts(self) -> dict[str, Any]:
-        """The summary, as ``--json`` writes it."""
         collector = self.collector
         return {
             "episodes": len(self.returns),
@@ -254,7 +253,6 @@ def _connect_to_ray(address: str | None) -> None:
 
 
 def _pool(args: argparse.Namespace) -> BaseVectorEnv:
-    """Make the pool of the options."""
     options: dict[str, Any] = {"timeout": args.timeout, "on_error": args.on_error}
     if args.step_timeout is not None:
         if args.backend == "dummy":

@@ -94,7 +94,6 @@ def wrapped(code: str) -> str:
 
 
 def costs(profile: Probe) -> Iterator[str]:
-    """Describe the cost of one env."""
     wall = max(profile.wall, 1e-9)
     step = f"median {duration(profile.step_p50)}, p99 {duration(profile.step_p99)}"
     yield f"step: {duration(wall)} with resets ({step}), {profile.cpu / wall:.0%} of it on the CPU"
