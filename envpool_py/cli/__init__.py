@@ -2,7 +2,7 @@
 
 A command's module has ``HELP``, maybe ``EPILOG``, ``add_options(parser)``, and ``run(args)``, which
 carries the command out and returns the exit status. ``run`` raises ``UsageError`` for bad input,
-``EnvError`` where an env raised and ``OSError`` where a file can't be written.
+``EnvError`` where an env can't be made or stepped and ``OSError`` where a file can't be written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
-from envpool_py.cli.arguments import INTERRUPTED, Parser, add_shared, complain, refuse
+from envpool_py.cli.arguments import INTERRUPTED, Parser, add_shared, complain, first_line, refuse
 from envpool_py.cli.naming import UsageError
 from envpool_py.errors import EnvError
 
@@ -59,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "run" in args:
             return int(args.run(args))
         parser.print_help()
-    except (UsageError, EnvError, OSError) as error:
+    except EnvError as error:
+        complain(first_line(error.message))
+        return 2
+    except (UsageError, OSError) as error:
         complain(str(error))
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:

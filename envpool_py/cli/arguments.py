@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
-from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import FOREIGN, OWN
 from envpool_py.pool.vector_envs import BACKENDS, pool_class
@@ -222,7 +221,7 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> None:
 
 
 def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any) -> BaseVectorEnv:
-    """Make the pool of ``--backend`` and so on; UsageError: an env can't be made."""
+    """Make the pool of ``--backend`` and so on; EnvError: an env can't be made."""
     check_wait_num(args.wait_num, args.num_envs)
     count = args.num_processes
     if args.backend == "dummy" and count is not None:
@@ -237,7 +236,4 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
         options["num_processes"] = count or (
             "auto" if args.backend == "ray" else len(usable_cores())
         )
-    try:
-        return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)
-    except EnvError as error:
-        raise UsageError(first_line(error.message)) from None
+    return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)

@@ -262,6 +262,8 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
     env_fn = env_fn_of(args, pettingzoo=True, **more)
     try:
         pool = arguments.pool_of(args, env_fn, columns=True, record=args.record, **options)
+    except EnvError:  # which may be an OSError as well
+        raise
     except OSError as error:
         raise UsageError("--record: " + str(error).removeprefix("record: ")) from None
     if args.video is None:

@@ -104,8 +104,8 @@ def _replay_of(args: argparse.Namespace) -> Replay:
             _take_recorded(args, recorded)
         env_fns = [env_fn_of(args, pettingzoo=True)] * num_envs
         return replay(args.file, env_fns, env_ids=args.env_ids, deaths=args.deaths)
-    except EnvError as error:
-        raise UsageError(first_line(error.message)) from None
+    except EnvError:  # which may be an OSError or a ValueError as well
+        raise
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except (ValueError, IndexError) as error:

@@ -10,10 +10,9 @@ import numpy as np
 
 from envpool_py.bench import timeline
 from envpool_py.bench.timeline import Timeline
-from envpool_py.cli.arguments import add_shared, first_line, picture, pool_of, report
-from envpool_py.cli.naming import UsageError, add_env, env_fn_of
+from envpool_py.cli.arguments import add_shared, picture, pool_of, report
+from envpool_py.cli.naming import add_env, env_fn_of
 from envpool_py.cli.tables import duration
-from envpool_py.errors import EnvError
 
 HELP = "draw which env of a pool stepped and which waited"
 
@@ -30,10 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     options = {"autoreset_mode": "same_step", "on_error": args.on_error}
     with pool_of(args, timeline.noted(env_fn_of(args)), **options) as pool:
-        try:
-            found = timeline.record(pool, args.seconds, warm_up=0.2)
-        except EnvError as error:
-            raise UsageError(first_line(error.message)) from None
+        found = timeline.record(pool, args.seconds, warm_up=0.2)
     timeline.draw(found._replace(title=f"{args.env}: {found.title}"), args.out)
     facts = {
         "env": args.env,

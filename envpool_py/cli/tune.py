@@ -12,11 +12,10 @@ from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
 from envpool_py.cli import arguments, tables
-from envpool_py.cli.arguments import CALLERS, add_shared, complain, first_line
-from envpool_py.cli.naming import UsageError, add_env, code_of, env_fn_of
+from envpool_py.cli.arguments import CALLERS, add_shared, complain
+from envpool_py.cli.naming import add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration
-from envpool_py.errors import EnvError
 from envpool_py.pool.choose import Probe, probe
 from envpool_py.worker.cores_and_threads import usable_cores
 
@@ -40,10 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     env_fn, callers = env_fn_of(args), arguments.callers_of(args)
-    try:
-        profile = probe(env_fn, args.context, min(0.05 * args.seconds, 2.0))
-    except EnvError as error:
-        raise UsageError(first_line(error.message)) from None
+    profile = probe(env_fn, args.context, min(0.05 * args.seconds, 2.0))
     sizes = args.num_envs, len(usable_cores()), args.max_processes
     settings = tune.first_settings(*sizes, callers, waits=profile.waits)
     settings = [each.with_options(args.on_error, args.context) for each in settings]
