@@ -31,7 +31,7 @@ from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.batches import Batches
-from envpool_py.env.block import BESIDE, FINAL, OVER, RESET_ROW, Beside, StepResult
+from envpool_py.env.block import BESIDE, FINAL, OVER, Beside, StepResult
 from envpool_py.env.options import AllOptions
 from envpool_py.env.request import Request
 from envpool_py.env.row_checks import warn_of_rows
@@ -40,7 +40,6 @@ from envpool_py.ids import IdArray, Selection
 from envpool_py.worker.hosts import Hosts, common_spec
 
 _NO_MARK = bytes(1)
-_NEW_POSITION = FINAL | RESET_ROW | OVER
 
 
 class Engine:
@@ -168,8 +167,9 @@ class Engine:
         if an env raised, or its process ended.
         """
         flight, states = self.flight, self.states
-        begun = time.monotonic() if flight.polls_since is None else flight.polls_since
-        deadline = None if timeout is None else begun + timeout
+        deadline = None
+        if timeout is not None:
+            deadline = timeout + (flight.polls_since or time.monotonic())
         while True:
             ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):
@@ -203,8 +203,7 @@ class Engine:
             if marked:
                 listed = ids.tolist()
                 self.batches.complete(infos, listed, marked, beside, resets=resets)
-                moved = [listed[k] for k, mark in marked if mark & _NEW_POSITION]
-                flight.positions.mark_returned(moved)
+                flight.positions.mark_returned(listed, marked)
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove(ids)
@@ -250,7 +249,7 @@ class Engine:
             self.states.mark_returned(Selection(failed), RAISED)
             self.states.unread.update(np.setdiff1d(ids, failed).tolist())
             raise combine(list(errors.values()))
-        if not handled:
+        if beside and not handled:
             for i in beside:
                 flight.beside.pop(i, None)
             warn_of_rows(beside, self.warned)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from envpool_py import seeding
-from envpool_py.env.block import Block, Position
+from envpool_py.env.block import FINAL, OVER, RESET_ROW, Block, Position
 from envpool_py.env.request import Request
+
+_NEW_POSITION = FINAL | RESET_ROW | OVER
 
 
 class Positions:
@@ -37,11 +39,14 @@ class Positions:
             if request.kwargs.get("seed") is not None:
                 self._sent[i] = request.kwargs["seed"]
 
-    def mark_returned(self, ids: Sequence[int]) -> None:
-        for i in ids:  # faster than NumPy for the few of a batch
-            self._returned[i] = self._block.positions[i]
-        for i in self._sent.keys() & ids if self._sent else ():
-            self.roots[i] = self._sent.pop(i)
+    def mark_returned(self, ids: Sequence[int], marked: Sequence[tuple[int, int]]) -> None:
+        """Note the rows of these envs; ``marked``: the places in the batch that have a mark."""
+        for k, mark in marked:  # faster than NumPy for the few of a batch
+            if mark & _NEW_POSITION:
+                i = ids[k]
+                self._returned[i] = self._block.positions[i]
+                if i in self._sent:
+                    self.roots[i] = self._sent.pop(i)
 
     def mark_cancelled(self, i: int, *, carried_out: bool) -> None:
         self._returned[i] = -1

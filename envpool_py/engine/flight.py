@@ -153,16 +153,8 @@ class Flight:
             left = self.recovery.run_jobs(left)
             if len(chunks) != count:
                 return
-        limit, seconds = missing, left
-        if supervisor is not None:
-            limit, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
-        for host in self.hosts.local:
-            if host.run(chunks, limit, seconds, wanted):
-                if supervisor is not None and self.publish_early:
-                    supervisor.poller.collect(chunks)
-                if supervisor is not None and supervisor.timed:
-                    self.handle_ended_processes()
-                return
+        if self.hosts.local and self._step_here(missing, left, wanted):
+            return
         if supervisor is None:
             self.hosts.closing.wait(left)
         else:
@@ -173,6 +165,20 @@ class Flight:
                 self.handle_ended_processes()
             if time.monotonic() > self._next_look:
                 self._log_hanging()
+
+    def _step_here(self, missing: int, left: float | None, wanted: set[int] | None) -> bool:
+        """Step envs of this process; return whether any was stepped."""
+        chunks, supervisor, seconds = self.arrivals.chunks, self.hosts.supervisor, left
+        if supervisor is not None:
+            missing, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
+        for host in self.hosts.local:  # at most one
+            if not host.run(chunks, missing, seconds, wanted):
+                return False
+        if supervisor is not None and self.publish_early:
+            supervisor.poller.collect(chunks)
+        if supervisor is not None and supervisor.timed:
+            self.handle_ended_processes()
+        return True
 
     def _poll(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
         """Do what ``advance`` does without waiting, then raise NotYet."""
@@ -238,9 +244,8 @@ class Flight:
         for late in supervisor.enforce_deadlines():
             self._lose(late.env_id, late)
         for host in supervisor.hosts:
-            if not host.ended:
+            if not host.reap():
                 continue
-            host.reap()
             supervisor.poller.collect(self.arrivals.chunks)
             self.arrivals.drop_stale()
             for i in () if host.restart_begun else host.ids:  # if so, the restart handles it

@@ -30,7 +30,7 @@ _WHY_RESET = {
 }
 
 _ALL_READY = bytes([READY])
-_LONGEST_LOG = 512
+_LONGEST_LOG = 2048
 
 
 class States:
@@ -53,10 +53,10 @@ class States:
         self.held = False
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
-        # When requests were sent or returned, in nanoseconds, and of which envs. A log, because
-        # each batch adds an entry (0.1 µs; to store 64 times took 3 µs), and few read it. The first
-        # entry has all envs, and one time or a time for each; one of all envs replaces the log.
-        self._log: list[tuple[Any, IdArray]] = [(0, np.arange(num_envs))]
+        # When requests were sent or returned, in nanoseconds, and of which envs, in turn. A log,
+        # because each batch adds to it (0.1 µs; to store 64 times took 3 µs), and few read it. Its
+        # first entry has all envs, and one time or a time for each.
+        self._log: list[Any] = [0, np.arange(num_envs)]
 
     def in_flight(self) -> NDArray[np.bool_]:
         """Return a mask ``(num_envs,)`` of the envs in flight."""
@@ -64,16 +64,16 @@ class States:
 
     def _condense(self) -> tuple[NDArray[np.int64], IdArray]:
         """Make the log one entry: the time of the last entry of each env, and the ids, sorted."""
-        (first, all_ids), *rest = self._log
-        ids = np.concatenate([all_ids, *[ids for _, ids in rest]])
-        later = np.array([ns for ns, _ in rest], np.int64)
-        later = later.repeat(np.array([len(ids) for _, ids in rest], np.intp))
-        times = np.concatenate([np.broadcast_to(first, all_ids.shape), later])
-        last = np.empty(len(all_ids), np.intp)
+        times, batches = self._log[::2], self._log[1::2]
+        ids = np.concatenate(batches)
+        first = np.broadcast_to(times[0], batches[0].shape)
+        later = np.array(times[1:], np.int64)
+        later = later.repeat(np.array([*map(len, batches[1:])], np.intp))
+        last = np.empty(len(first), np.intp)
         last[ids] = np.arange(len(ids))
         last.sort()
-        self._log = [(times[last], ids[last])]
-        return self._log[0]
+        self._log = [np.concatenate([first, later])[last], ids[last]]
+        return self._log[0], self._log[1]
 
     def waiting(self) -> IdArray:
         """Return the envs in flight, the oldest request first."""
@@ -132,16 +132,15 @@ class States:
     def mark_sent(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight += len(envs.ids)
-        self._log.append((time.monotonic_ns(), envs.ids))
+        self._log += time.monotonic_ns(), envs.ids
 
     def mark_returned(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight -= len(envs.ids)
-        entry = time.monotonic_ns(), envs.ids
         if envs.is_whole:
-            self._log = [entry]
+            self._log = [time.monotonic_ns(), envs.ids]
         else:
-            self._log.append(entry)
+            self._log += time.monotonic_ns(), envs.ids
             if len(self._log) > _LONGEST_LOG:
                 self._condense()
         if self.unread:

@@ -35,7 +35,7 @@ def for_space(space: gym.Space[Any] | None) -> Statistics:
     In a Dict or a Tuple only Box leaves are normalised, because a Discrete or MultiBinary leaf is a
     category or a mask. TypeError if the space has nothing to normalise.
     """
-    if not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple, *spaces.RAGGED)):
+    if space is None or space.shape is not None:
         return RunningMeanStd()
     tree: Statistics = map_tree(
         lambda part: RunningMeanStd() if isinstance(part, gym.spaces.Box) else None,
