@@ -441,6 +441,7 @@ class AsyncCollector:
             self._start(restarted.tolist())
         elif len(restarted):
             acting |= again
+            self._seeds.take(restarted.tolist())  # none is left: the pool has reset them itself
             self._count(restarted.tolist())
             started = np.concatenate([started, restarted])
         if len(started):
