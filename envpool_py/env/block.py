@@ -108,6 +108,11 @@ class Block:
             array[index] = column
         return True
 
+    def keep_info(self, i: int, info: dict[str, Any]) -> int:
+        """Keep a copy of the info of a row that is written in this process; return its form."""
+        self.infos[i] = spaces.snapshot(info)
+        return info_codec.KEPT
+
     def put_position(self, i: int, position: Position) -> None:
         """Write the position of env ``i``, from which a restarted process continues."""
         # Only the executor knows it, because only the executor knows which resets reached the env.

@@ -15,14 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from operator import length_hint
-from typing import Any
 
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces, Executor, interrupts
-from envpool_py.env.info_codec import KEPT
 from envpool_py.env.request import ASK, ID_MASK, Request
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.errors import EnvError, env_error
@@ -58,14 +56,9 @@ class InlineHost:
         }
 
     def attach(self, block: Block) -> None:
-        self._infos = block.infos
         self._loop = StepLoop(
-            block, self._executors, self._keep_beside, self._keep_error, self._keep_info
+            block, self._executors, self._keep_beside, self._keep_error, block.keep_info
         )
-
-    def _keep_info(self, i: int, info: dict[str, Any]) -> int:
-        self._infos[i] = spaces_.snapshot(info)
-        return KEPT
 
     def take_item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as ProcessHost
         return self._beside.pop(token & (ID_MASK | ASK))
