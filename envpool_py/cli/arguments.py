@@ -74,11 +74,6 @@ def counted(count: int, what: str) -> str:
     return f"{exact(count)} {what}"
 
 
-def first_line(message: str) -> str:
-    """The first line of an error's message, without the start of a traceback."""
-    return message.partition("\n")[0].removesuffix(" here:")
-
-
 # A ValueError of a type becomes "invalid integer value: 'x'", with the name of its function.
 
 
