@@ -228,7 +228,6 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
     if args.backend == "thread":
         options["num_threads"] = None if count == "auto" else count
     elif args.backend != "dummy":
-        options["num_processes"] = count or (
-            "auto" if args.backend == "ray" else len(usable_cores())
-        )
+        default = "auto" if args.backend == "ray" else len(usable_cores())
+        options["num_processes"] = count or default
     return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)

@@ -83,7 +83,7 @@ def _show(
 def wrapped(code: str) -> str:
     """The code with the arguments of a last line that is too long in a line of their own."""
     *before, last = code.splitlines()
-    if len(last) > 80 and last.endswith(")"):
+    if len(last) > 80:
         opening, _, arguments_ = last.removesuffix(")").partition("(")
         last = f"{opening}(\n    {arguments_}\n)"
     return "\n".join([*before, last])
