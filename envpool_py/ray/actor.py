@@ -99,7 +99,7 @@ class EnvActor:
         self._outbox, claimed = _Outbox(), dict[int, int]()
         shares = [[i] for i in ids] if concurrent else [ids]
         # By the first of their envs.
-        self._loops = {s[0]: EnvLoop(s, self._outbox, lambda one: one, claimed) for s in shares}
+        self._loops = {s[0]: EnvLoop(s, self._outbox, claimed) for s in shares}
         self._threads = {i: ThreadPoolExecutor(1) for i in ids} if concurrent else {}
         self._attached = threading.Event()
 
