@@ -42,7 +42,7 @@ from envpool_py.worker import supervisor
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
 from envpool_py.worker.env_workers import SubprocEnvWorker
-from envpool_py.worker.hosts import Hosts, hosts_of
+from envpool_py.worker.hosts import Hosts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
@@ -107,7 +107,7 @@ class BaseVectorEnv:
         hosts: Hosts | None = None
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
-            hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
+            hosts = Hosts(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_by_name.of(env_fns))
             self.worker_class = type(self.workers[0])
