@@ -29,12 +29,7 @@ from envpool_py.worker.watchdog import Watchdog, stack_of_thread
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.
-_GROUPS = {
-    "action": ACTIONS,
-    "positions": POSITIONS,
-    "times": POSITIONS,
-    "ends": ROWS,
-}
+_GROUPS = {"action": ACTIONS, "positions": POSITIONS, "times": POSITIONS, "ends": ROWS}
 _GROUPS |= {"obs": ROWS, "final": FINALS, "info rows": INFOS, "info tables": TABLES}
 
 
