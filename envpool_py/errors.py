@@ -232,15 +232,45 @@ def unpack_failure(data: bytes, env_id: int) -> EnvError:
     cause: BaseException | None = None
     with contextlib.suppress(Exception):  # there is none, or the user's code that is run raises
         cause = pickle.loads(pickled)  # noqa: S301 - as above
-    return _make(env_id, request, texts, cause)
+    return env_error(cause, env_id, request, texts)
 
 
-def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
-    """Return the error that a pool raises for an exception in its own process."""
-    trace = exception.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
-        trace = trace.tb_next
-    return _make(env_id, request, _texts_of(exception), exception.with_traceback(trace))
+def env_error(
+    cause: Any, env_id: int, request: str, texts: tuple[str, str] | None = None
+) -> EnvError:
+    """Return the error that a pool raises for an exception of an env.
+
+    It is also an instance of the exception's class, if that is possible. ``texts``: those of an
+    exception in another process, from where ``cause`` may not have arrived.
+    """
+    if texts is None:
+        texts, trace = _texts_of(cause), cause.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            trace = trace.tb_next
+        cause = cause.with_traceback(trace)
+    arguments = f"env {env_id}: {request} raised {texts[0]}", (env_id,), request, texts[1]
+    error = EnvError(*arguments)
+    # An instance of one of these would end a generator, or match an ``except*`` of Python 3.11.
+    unmixed = StopIteration, StopAsyncIteration, getattr(builtins, "BaseExceptionGroup", ())
+    if isinstance(cause, Exception) and not isinstance(cause, (EnvError, *unmixed)):
+        # A class may forbid subclasses, instances or attributes.
+        with contextlib.suppress(Exception):
+            mixed = _new(type(cause), *arguments)
+            mixed.args = cause.args
+            # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
+            members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
+            for name in {*dict(members), *vars(cause)} - vars(mixed).keys():
+                setattr(mixed, name, getattr(cause, name, None))
+            error = mixed
+    error.__cause__ = cause
+    return error
+
+
+def _new(kind: type[Any], *arguments: Any) -> Any:
+    """Make an error of a subclass of ``EnvError``, or of a class that is made of both."""
+    if not issubclass(kind, EnvError):
+        kind = type(f"EnvError[{kind.__name__}]", (EnvError, kind), {"_original": kind})
+    return kind(*arguments)
 
 
 def combine(errors: Sequence[EnvError]) -> EnvError:
@@ -254,10 +284,9 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
         died = first.env_ids
         late = (e for e in errors if isinstance(e, EnvTimeoutError) and e.env_id in died)
         first = next(late, first)
-    distinct: dict[object, EnvError] = {}
+    distinct: dict[frozenset[int], EnvError] = {}
     for error in errors:
-        is_death = isinstance(error, WorkerDiedError)
-        distinct.setdefault(frozenset(error.env_ids) if is_death else id(error), error)
+        distinct.setdefault(frozenset(error.env_ids), error)
     others = [error for error in distinct.values() if error is not first]
     first.env_ids = tuple(dict.fromkeys(i for e in (first, *errors) for i in e.env_ids))
     first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)
@@ -291,33 +320,3 @@ def name_exit(exitcode: int | None) -> str:
     with contextlib.suppress(ValueError):
         return f"was killed by {signal.Signals(-exitcode).name}"
     return f"was killed by signal {-exitcode}"
-
-
-def _make(
-    env_id: int, request: str, texts: tuple[str, str], cause: BaseException | None
-) -> EnvError:
-    """Make an ``EnvError`` that is also an instance of its cause's class, if that is possible."""
-    message = f"env {env_id}: {request} raised {texts[0]}"
-    arguments = message, (env_id,), request, texts[1]
-    error = EnvError(*arguments)
-    # An instance of one of these would end a generator, or match an ``except*`` of Python 3.11.
-    unmixed = StopIteration, StopAsyncIteration, getattr(builtins, "BaseExceptionGroup", ())
-    if isinstance(cause, Exception) and not isinstance(cause, (EnvError, *unmixed)):
-        # A class may forbid subclasses, instances or attributes.
-        with contextlib.suppress(Exception):
-            mixed = _new(type(cause), *arguments)
-            mixed.args = cause.args
-            # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
-            members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
-            for name in {*dict(members), *vars(cause)} - vars(mixed).keys():
-                setattr(mixed, name, getattr(cause, name, None))
-            error = mixed
-    error.__cause__ = cause
-    return error
-
-
-def _new(kind: type[Any], *arguments: Any) -> Any:
-    """Make an error of a subclass of ``EnvError``, or of a class that is made of both."""
-    if not issubclass(kind, EnvError):
-        kind = type(f"EnvError[{kind.__name__}]", (EnvError, kind), {"_original": kind})
-    return kind(*arguments)

@@ -118,5 +118,9 @@ class Batches:
         ]
 
     def last_obs(self, i: int) -> Any:
-        """Return the last observation of env ``i`` that the caller got; the next overwrites it."""
-        return spaces.join_rows(self._layout, [column[i : i + 1] for column in self._last], 1)[0]
+        """Return a copy of the last observation of env ``i`` that the caller got."""
+        return spaces.copy_row(self._layout, self._last, i)
+
+    def last_parts(self, i: int) -> list[spaces.Array]:
+        """Return views of it as an array ``(1, ...)`` for each leaf; the next overwrites them."""
+        return [column[i : i + 1] for column in self._last]

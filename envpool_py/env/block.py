@@ -109,7 +109,7 @@ class Block:
         return True
 
     def keep_info(self, i: int, info: dict[str, Any]) -> int:
-        """Keep a copy of the info of env ``i``, which is stepped in this process."""
+        """Keep a copy of the info of a row that is written in this process; return its form."""
         self.infos[i] = spaces.snapshot(info)
         return info_codec.KEPT
 

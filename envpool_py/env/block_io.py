@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,19 +16,15 @@ from envpool_py.errors import ordinary
 Write: TypeAlias = "Callable[[int, Any], object]"
 
 
-def view(array: Array) -> Any:
-    """Return a memoryview, to which a store takes a third of the time of a NumPy array."""
-    return memoryview(array)  # type: ignore[arg-type]
-
-
 def flat_rows(leaf: Leaf, array: Array | None) -> list[Any] | None:
     """Return a memoryview per env, which accepts only arrays of its own shape and dtype.
 
-    None if there is no such view. uint8 is excluded, because its view would accept ``bytes``.
+    A store to it takes a third of the time of a store to an array. None if there is no such view;
+    uint8 is excluded, because its view would accept ``bytes``.
     """
     if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
         return None
-    return list(map(view, array)) if len(leaf.shape) == 1 and leaf.code is None else None
+    return [row.data for row in array] if len(leaf.shape) == 1 and leaf.code is None else None
 
 
 def writer_of(layout: Any, arrays: Iterator[Array | None], what: str, beside: Beside) -> Write:
@@ -71,7 +68,7 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
     if code is not None:
         return fit
     if leaf.scalar:
-        cells, kind = view(array), dtype.type
+        cells, kind = array.data, dtype.type
 
         def write_number(i: int, value: Any) -> None:
             if type(value) is kind:
@@ -114,7 +111,7 @@ def actions_of(block: Block) -> Any:
     if spaces.is_leaf(layout):
         return readers[0]
     tree = spaces.join(layout, readers)
-    return _Rows(lambda i: spaces.map_tree(lambda rows: rows[i], tree))
+    return _Rows(partial(spaces.take, tree))
 
 
 def _reader(leaf: Leaf, array: Array) -> Any:

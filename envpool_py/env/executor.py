@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
@@ -68,7 +69,7 @@ class Executor:
         #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
         self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END}
         self.times: StepTimes | None = None
-        self.heartbeat: Heartbeat | None = None
+        self.heartbeat = Heartbeat()
         self._prepared: Executor | None = None
         self._make()
         self.configure()
@@ -90,13 +91,12 @@ class Executor:
                 f"env_fn returned {type(env).__name__}, which has no {' and no '.join(missing)};"
                 " it must return an environment"
             )
-        if callable(getattr(type(env), "observation_space", None)):  # PettingZoo's is a method
-            space = env.observation_space
-            if callable(space) and not hasattr(space, "sample"):
-                raise TypeError(
-                    f"env_fn returned {type(env).__name__}, whose observation_space is a method;"
-                    " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
-                )
+        space = getattr(env, "observation_space", None)
+        if callable(space) and not hasattr(space, "sample"):  # PettingZoo's is a method
+            raise TypeError(
+                f"env_fn returned {type(env).__name__}, whose observation_space is a method;"
+                " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
+            )
         self.env: Any = env
         self._turns = layers.turn_based_layer(env)
         self._closed = False
@@ -157,12 +157,10 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
-        plain = (
-            self._pending is None and self._turns is None and checks.ON_STEP not in self.to_check
-        )
-        if not plain or self._past_end:
+        needs_more = self._pending is not None or self._turns is not None or self._past_end
+        if needs_more or checks.ON_STEP in self.to_check:
             return self
-        if self.times is None and self.heartbeat is None:
+        if self.times is None and not self.heartbeat.is_read:
             return self.env
         return SimpleNamespace(step=self._instrumented_step)
 
@@ -186,8 +184,7 @@ class Executor:
         if self._closed:
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
-            if self.heartbeat is not None:
-                self.heartbeat.begin(self.env_id)
+            self.heartbeat.begin(self.env_id)
             self.inner = "reset"
             return self._pending()
         if self._past_end:
@@ -200,18 +197,26 @@ class Executor:
         return list(row) if type(row) is tuple else row
 
     def _instrumented_step(self, action: Any) -> Any:
-        """Step the env, write its heartbeat and time the step."""
-        if self.heartbeat is not None:
-            self.heartbeat.begin(self.env_id)
-        times = self.times
-        begun = 0 if times is None else times.now()
+        heartbeat, times = self.heartbeat, self.times
+        if heartbeat.is_read:
+            heartbeat.begin(self.env_id)
+        begun = 0 if times is None else time.perf_counter_ns()
         try:
             return self.env.step(action)
         finally:
-            if self.heartbeat is not None:
-                self.heartbeat.leave()
+            heartbeat.leave()
             if times is not None:
-                times.note_step(times.now() - begun)
+                times.note_step(time.perf_counter_ns() - begun)
+
+    def _instrumented_reset(self, **kwargs: Any) -> Any:
+        self.heartbeat.enter()
+        begun = time.perf_counter_ns()
+        try:
+            return self.env.reset(**kwargs)
+        finally:
+            self.heartbeat.leave()
+            if self.times is not None:
+                self.times.note_reset(time.perf_counter_ns() - begun)
 
     def finish(self, row: Row) -> Row:
         """Return the row of a step from the env's result; in same_step mode reset an ended env.
@@ -240,8 +245,7 @@ class Executor:
             first, begun = self._begin_episode({})
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
-        info = FinalInfo(begun)
-        info["final_obs"], info["final_info"] = last, final
+        info = FinalInfo(begun, final_obs=last, final_info=final)
         return first, reward, terminated, truncated, info
 
     def postpone(self, error: BaseException) -> None:
@@ -260,8 +264,7 @@ class Executor:
         if request.before is not None:
             self.inner = "env_fn"
             self(request.before)
-            if self.heartbeat is not None:
-                self.heartbeat.begin(self.env_id)
+            self.heartbeat.begin(self.env_id)
         if request.kind == "lose":
             return self.lose(request.args[0], request.error)
         row = getattr(self, request.kind)(*request.args, **request.kwargs)
@@ -309,10 +312,8 @@ class Executor:
             kwargs["seed"] = seed
         if options is not None:
             kwargs["options"] = options
-        begun = 0 if self.times is None else self.times.now()
         try:
-            reset = self.env.reset if self.heartbeat is None else self._timed_reset
-            result = reset(**kwargs)
+            result = self._instrumented_reset(**kwargs)
         except BaseException as error:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):
@@ -320,8 +321,6 @@ class Executor:
             if type(error) is TypeError and "seed" in kwargs and not layers.takes_seed(self.env):
                 raise TypeError(f"reset() takes no seed: {error}{checks.OLD_GYM}") from error
             raise
-        if self.times is not None:
-            self.times.note_reset(self.times.now() - begun)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             got = _named(result) + checks.OLD_GYM
             raise TypeError(f"reset() must return (obs, info), got {got}")
@@ -335,14 +334,6 @@ class Executor:
         self.inner, self._is_new = "", False
         self._resets += 1
         return obs, info
-
-    def _timed_reset(self, **kwargs: Any) -> Any:
-        heartbeat: Any = self.heartbeat
-        heartbeat.enter()
-        try:
-            return self.env.reset(**kwargs)
-        finally:
-            heartbeat.leave()
 
     def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
@@ -414,9 +405,7 @@ class Executor:
     def _close_env(self) -> None:
         if not self._closed:
             self._closed = True
-            close = getattr(self.env, "close", None)
-            if close is not None:
-                close()
+            getattr(self.env, "close", lambda: None)()
 
 
 def _refuse() -> Any:

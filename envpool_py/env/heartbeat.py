@@ -15,21 +15,23 @@ from envpool_py.env.spaces import Array
 NUMBERS = 4
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Heartbeat:
-    """Writes the heartbeat of the thread that makes it, int64 ``(NUMBERS,)``.
+    """Writes the heartbeat of the thread that makes it.
 
-    ``enter`` is called when code of the env is about to run, ``leave`` when it has returned.
+    ``row``, int64 ``(NUMBERS,)``, is None if nobody reads it. ``enter`` is called when code of the
+    env is about to run, ``leave`` when it has returned.
     """
 
     def __init__(
-        self, row: Array, enter: Callable[[], None] = _nothing, leave: Callable[[], None] = _nothing
+        self,
+        row: Array | None = None,
+        enter: Callable[[], object] = lambda: None,
+        leave: Callable[[], object] = lambda: None,
     ) -> None:
-        self._numbers: Any = memoryview(row)  # type: ignore[arg-type]
-        self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
+        self.is_read = row is not None
+        row = np.zeros(NUMBERS, np.int64) if row is None else row
+        self._numbers: Any = row.data
+        self._times: Any = row.view(np.float64).data
         self._numbers[3] = threading.get_ident()
         self.enter, self.leave = enter, leave
 

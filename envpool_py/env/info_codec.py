@@ -36,6 +36,7 @@ _OWN = (float, int, bool)  # the types that a struct returns
 
 #: Each key with the type of its value; with dtype and shape if the value is an array.
 Form: TypeAlias = "tuple[tuple[str, Any], ...]"
+_Functions: TypeAlias = "tuple[Callable[..., dict[str, Any]], Callable[..., Any]]"
 
 
 def form_of(info: dict[str, Any]) -> Form | None:
@@ -122,22 +123,19 @@ class Reader:
 
     def __init__(self, rows: memoryview, tables: memoryview) -> None:
         self._rows, self._tables = rows, tables
-        # For each env a function for each of its forms, in the order of their numbers.
-        self._known: dict[int, list[Callable[[], dict[str, Any]]]] = {}
+        # For each env the functions of its forms, in the order of their numbers.
+        self._known: dict[int, list[_Functions]] = {}
 
     def read(self, i: int, number: int) -> dict[str, Any]:
         """Return the info of env ``i``, of the form ``number``, as a new dict."""
         try:
-            return self._known[i][number - 1]()
+            make, unpack = self._known[i][number - 1]
         except (KeyError, IndexError):
             table = io.BytesIO(self._tables[i * TABLE_BYTES : (i + 1) * TABLE_BYTES])
             forms = [pickle.load(table) for _ in range(number)]  # noqa: S301 - from our own worker process
-            self._known[i] = [self._reader_of(i, form) for form in forms]
-            return self._known[i][-1]()
-
-    def _reader_of(self, i: int, form: Form) -> Callable[[], dict[str, Any]]:
-        (make, unpack), rows, offset = _functions_of(form), self._rows, i * ROW_BYTES
-        return lambda: make(i, *unpack(rows, offset))
+            self._known[i] = list(map(_functions_of, forms))
+            make, unpack = self._known[i][-1]
+        return make(i, *unpack(self._rows, i * ROW_BYTES))
 
     def forget(self, ids: Iterable[int]) -> None:
         """Forget the forms of these envs, because a new process writes new tables."""
@@ -146,7 +144,7 @@ class Reader:
 
 
 @functools.lru_cache(maxsize=1024)
-def _functions_of(form: Form) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _functions_of(form: Form) -> _Functions:
     """Return a function of an env's id and values that makes an info, and one that unpacks values.
 
     The first is compiled for the form: a dict display is two to three times as fast as a loop.

@@ -139,8 +139,8 @@ class EnvOptions:
     validate: str = FIRST
 
     def __post_init__(self) -> None:
-        _check_fields(self, recycle=check_count)
         object.__setattr__(self, "autoreset_mode", autoreset_mode_of(self.autoreset_mode))
+        _check_fields(self, recycle=check_count)
         if self.reset_fn is not None and not callable(self.reset_fn):
             raise TypeError(f"reset_fn must be callable, got {type(self.reset_fn).__name__}")
         if self.reset_fn is not None and self.episode_seeds:
@@ -244,11 +244,11 @@ def split(keywords: Mapping[str, Any]) -> AllOptions:
     Raises:
         TypeError, ValueError, OSError: an option is wrong.
     """
-    parts: list[Any] = []
-    for cls in CLASSES:
-        names = [one.name for one in dataclasses.fields(cls) if one.name in keywords]
-        parts.append(cls(**{name: keywords[name] for name in names}))
-    options = AllOptions(*parts)
+
+    def options_of(cls: Any) -> Any:
+        return cls(**{name: keywords[name] for name in cls.__annotations__ if name in keywords})
+
+    options = AllOptions(*map(options_of, CLASSES))
     if options.pool.record is not None and options.env.reset_fn is not None:
         raise ValueError(
             "record: not possible with reset_fn, because a record cannot hold what the function"

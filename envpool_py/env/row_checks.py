@@ -32,44 +32,35 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
         parts = spaces.split(layout, fitted, "obs")
     except ordinary(TypeError, ValueError):
         return None  # storing the row raises an error that says more
-    pairs = list(zip(spaces.leaves(layout), parts, strict=True))
-    for leaf, part in pairs:
-        if leaf.dtype is not None and leaf.dtype.kind in "fc":
-            found = np.argwhere(np.isnan(part))
-            if len(found):
-                return f"{leaf.name('obs')}{_index_text(found[0])} is nan"
     try:
         if space.contains(fitted):
             return None
     except ordinary():  # a custom space may not implement it
         return None
-    for leaf, part in pairs:
-        part_space: Any = functools.reduce(operator.getitem, leaf.path, space)  # type: ignore[arg-type]
-        if isinstance(part_space, gym.spaces.Box):
-            outside = np.argwhere((part < part_space.low) | (part > part_space.high))
-            if len(outside):
-                at = tuple(outside[0])
-                return (
-                    f"{leaf.name('obs')}{_index_text(at)} is {part[at]},"
-                    f" but observation_space has {part_space.low[at]} to {part_space.high[at]}"
-                )
+    for leaf, part in zip(spaces.leaves(layout), parts, strict=True):
+        box: Any = functools.reduce(operator.getitem, leaf.path, space)  # type: ignore[arg-type]
+        if isinstance(box, gym.spaces.Box):
+            wrong = np.argwhere(~((part >= box.low) & (part <= box.high)))  # NaN included
+            if len(wrong):
+                at = tuple(wrong[0].tolist())
+                name, limits = leaf.name("obs"), f"{box.low[at]} to {box.high[at]}"
+                name += str([*at]) if at else ""
+                return f"{name} is {part[at]}, but observation_space has {limits}"
     return f"obs is {fitted!r:.80}, which is not in observation_space {space!r:.120}"
 
 
 def reward_complaint(reward: Any) -> str | None:
     """Return a text if a reward is NaN, else None; other invalid rewards are refused later."""
     try:
-        numbers = np.asarray(reward)
+        return f"reward is {reward}" if has_nan(np.asarray(reward)) else None
     except ordinary(TypeError, ValueError):
         return None
-    found = numbers.dtype.kind == "f" and bool(np.isnan(numbers).any())
-    return f"reward is {reward}" if found else None
 
 
 def has_nan(action: Any) -> bool:
     """Return whether an action, or a part of it, is NaN."""
     if isinstance(action, Mapping):
-        return any(map(has_nan, action.values()))
+        action = [*action.values()]
     if isinstance(action, (tuple, list)):
         return any(map(has_nan, action))
     return isinstance(action, (float, np.floating, np.ndarray)) and (
@@ -100,7 +91,3 @@ def warn_of_rows(beside: Mapping[int, dict[str, Any]], issued: set[str]) -> None
     issued.update(found)
     for kind, texts in found.items():
         warn(_warning(kind, texts))
-
-
-def _index_text(index: Any) -> str:
-    return f"[{', '.join(map(str, map(int, index)))}]" if len(index) else ""

@@ -21,9 +21,8 @@ from envpool_py.errors import ordinary
 
 Array: TypeAlias = "NDArray[Any]"
 
-#: Spaces whose values are arrays of a fixed shape, and Gymnasium's other ones.
+#: Gymnasium's spaces whose values are arrays of a fixed shape.
 FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
 _NUMPY_SCALARS = {np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_}
 _IMMUTABLE = frozenset({int, float, complex, bool, str, bytes, type(None), *_NUMPY_SCALARS})
 
@@ -90,8 +89,7 @@ def layout_of(
         scalar = isinstance(space, gym.spaces.Discrete)
         return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)
     # The elements of a custom space with a shape are arrays.
-    arrays = space is None or (not isinstance(space, RAGGED) and space.shape is not None)
-    return Leaf(path, (), None, stacked=arrays)
+    return Leaf(path, (), None, stacked=space is None or space.shape is not None)
 
 
 def is_leaf(layout: Any) -> bool:
@@ -177,20 +175,15 @@ def take(tree: Any, rows: Any) -> Any:
     return map_tree(itemgetter(rows), tree)
 
 
-def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
-    """Return the values of a batch one by one, from an array ``(count, ...)`` per leaf."""
+def as_rows(layout: Any, columns: Sequence[Array], count: int) -> Array:
+    """Return the values of a batch, an array ``(count, ...)`` per leaf, as an object array."""
     if is_leaf(layout):
-        return layout.each(columns[0])  # type: ignore[no-any-return]
+        return objects(layout.each(columns[0]))
     parts = [leaf.each(column) for leaf, column in zip(leaves(layout), columns, strict=True)]
     rows = zip(*parts, strict=True) if parts else [()] * count
     if isinstance(layout, dict) and all(map(is_leaf, layout.values())):
-        return [dict(zip(layout, row, strict=True)) for row in rows]
-    return [join(layout, row) for row in rows]
-
-
-def as_rows(layout: Any, columns: Sequence[Array], count: int) -> Array:
-    """Return the values of ``join_rows`` as an object array ``(count,)``."""
-    return objects(join_rows(layout, columns, count))
+        return objects([dict(zip(layout, row, strict=True)) for row in rows])
+    return objects([join(layout, row) for row in rows])
 
 
 def objects(values: Sequence[Any]) -> Array:
@@ -202,18 +195,19 @@ def as_columns(layout: Any, obs: Any) -> Any:
     """Return the observations of a batch, rows or columns, as an array for each leaf."""
     if is_leaf(layout) or not isinstance(obs, np.ndarray):
         return obs
+    return map_tree(lambda leaf, *values: column_of(leaf, values), layout, *obs)
 
-    def column(leaf: Leaf, *values: Any) -> Array:
-        if leaf.dtype is None:
-            return stack_objects(list(values), leaf)
-        return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)
 
-    return map_tree(column, layout, *obs)
+def column_of(leaf: Leaf, values: Sequence[Any]) -> Array:
+    """Return ``k`` values of a leaf as an array ``(k, ...)``; objects as ``stack_objects``."""
+    if leaf.dtype is None:
+        return stack_objects(list(values), leaf)
+    return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)
 
 
 def copy_row(layout: Any, columns: Sequence[Array], i: int) -> Any:
     """Return a copy of value ``i`` of a batch, from an array ``(k, ...)`` per leaf."""
-    return snapshot(join_rows(layout, [column[i : i + 1] for column in columns], 1)[0])
+    return snapshot(as_rows(layout, [column[i : i + 1] for column in columns], 1)[0])
 
 
 def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -> Array:
@@ -300,18 +294,9 @@ def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] 
     ``list_actions`` then. TypeError and ValueError as of ``split`` and ``fit``, or if there is not
     one action per id.
     """
-    if not is_fixed(layout):
-        return None
-    count = len(ids)
-    columns = _columns(layout, actions, count)
+    columns = _columns(layout, actions, ids) if is_fixed(layout) else None
     if columns is None:
-        rows = _as_rows(actions, count)
-        if any(row is None for row in rows):
-            return None
-        if is_leaf(layout):
-            return [_stack(layout, rows, ids)]
-        trees = [split(layout, row, f"env {i}: action") for i, row in zip(ids, rows, strict=True)]
-        columns = [[tree[n] for tree in trees] for n in range(len(leaves(layout)))]
+        return None
     return [_stack(leaf, column, ids) for leaf, column in zip(leaves(layout), columns, strict=True)]
 
 
@@ -321,10 +306,8 @@ def list_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any]:
     For layouts that are not fixed, and for batches in which an action is None. Fixed leaves are
     checked, with the errors of ``batch_actions``.
     """
-    columns = _columns(layout, actions, len(ids))
-    if columns is None:
-        rows = _as_rows(actions, len(ids))
-    else:
+    columns, rows = _columns(layout, actions, ids), actions
+    if columns is not None and not is_leaf(layout):
         rows = [join(layout, [column[k] for column in columns]) for k in range(len(ids))]
     return [
         None if row is None else fit_tree(layout, row, f"env {i}: action", "action_space")
@@ -344,8 +327,8 @@ def fit_tree(layout: Any, value: Any, what: str, space: str) -> Any:
     return join(layout, parts)
 
 
-def _columns(layout: Any, actions: Any, count: int) -> list[Any] | None:
-    """Return the arrays of a dict or tuple of arrays; None for a sequence of actions."""
+def _columns(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any] | None:
+    """Return the actions of a batch leaf by leaf; None if one of them is None."""
     if isinstance(layout, dict):
         has_columns = isinstance(actions, Mapping)
     else:
@@ -355,12 +338,17 @@ def _columns(layout: Any, actions: Any, count: int) -> list[Any] | None:
             and len(actions) == len(layout)
             and all(isinstance(part, (np.ndarray, Mapping)) for part in actions)
         )
-    if not has_columns:
+    if has_columns:
+        return [_checked(column, len(ids)) for column in split(layout, actions, "actions")]
+    if any(action is None for action in _checked(actions, len(ids))):
         return None
-    return [_as_rows(column, count) for column in split(layout, actions, "actions")]
+    if is_leaf(layout):
+        return [actions]
+    trees = [split(layout, each, f"env {i}: action") for i, each in zip(ids, actions, strict=True)]
+    return [[tree[n] for tree in trees] for n in range(len(leaves(layout)))]
 
 
-def _as_rows(actions: Any, count: int) -> Any:
+def _checked(actions: Any, count: int) -> Any:
     """Return ``actions``; raise unless there is one per env."""
     if isinstance(actions, (str, bytes, Mapping)) or not hasattr(actions, "__len__"):
         got = type(actions).__name__

@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import length_hint
@@ -24,7 +24,7 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
-from envpool_py.env.block_io import actions_of, flat_rows, view, writer_of
+from envpool_py.env.block_io import actions_of, flat_rows, writer_of
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import ASK, ID_MASK, KINDS, RESET, Request
@@ -52,7 +52,7 @@ class StepLoop:
         fail: ``fail(token, kind, error)`` takes the error of a request of that kind, or raises it.
         keep_info: ``keep_info(i, info)`` stores the info of a row and returns the number of its
             form, see ``info_codec``; 0 if the info must go to ``send``.
-        heartbeat: notes which env is being stepped; None where nobody reads it.
+        heartbeat: notes which env is being stepped.
     """
 
     _block: Block
@@ -60,7 +60,7 @@ class StepLoop:
     _send: Callable[[int, Beside], object]
     _fail: Callable[[int, str, BaseException], object]
     _keep_info: Callable[[int, dict[str, Any]], int]
-    _heartbeat: Heartbeat | None = None
+    _heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
         block = self._block
@@ -70,7 +70,7 @@ class StepLoop:
         if block.finals:
             finals = iter(block.finals)
             self._write_final = writer_of(block.spec.obs, finals, "final_obs", self._beside)
-        self._words = view(block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1])
+        self._words = block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1].data
         # For each env the object to step: the env itself if its next step needs nothing else.
         self._steppers: list[Any] = [None] * block.spec.num_envs
         for i, executor in self._executors.items():
@@ -99,38 +99,35 @@ class StepLoop:
                 self.note_error(token, "reset" if token & RESET else "step", error)
                 if due and time.perf_counter() > due:
                     break
-        if self._heartbeat is not None:
+        if self._heartbeat.is_read:
             self._heartbeat.end()
 
     def answer(self, token: int, request: Request) -> None:
         i, kind = token & ID_MASK, KINDS[request.kind]
         executor = self._executors[i]
         try:
-            if self._heartbeat is not None:
-                self._heartbeat.begin(i, timed=not kind.sets_up and request.before is None)
+            self._heartbeat.begin(i, timed=not kind.sets_up and request.before is None)
+            result = executor.row_of(request) if kind.has_row else executor(request)
+            self._heartbeat.leave()
             if kind.has_row:
-                self._steppers[i] = SimpleNamespace(step=lambda _: self._row_of(executor, request))
+                self._steppers[i] = SimpleNamespace(step=lambda _: result)
                 self._run(iter((token,)), 0)
             else:
-                reply = executor(request)
-                if self._heartbeat is not None:
-                    self._heartbeat.leave()
-                self._send(token, {"reply": reply})
+                self._send(token, {"reply": result})
                 self._block.put_position(i, executor.position)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.note_error(token, request.kind, error)
         finally:
             # The request may have replaced the env.
             self._steppers[i] = executor.stepper
-            if self._heartbeat is not None:
-                self._heartbeat.end()
+            self._heartbeat.end()
 
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """Make the step loop; local variables make it fast, which matters for cheap envs."""
         block, steppers, write = self._block, self._steppers, self._write
         actions, layout = actions_of(block), block.spec.obs
         flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
-        rewards: Any = block.reward if block.spec.reward else view(block.reward)
+        rewards: Any = block.reward if block.spec.reward else block.reward.data
         words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
         keep_info, convert, finish = self._keep_info, self._reward, self._finish
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
@@ -178,16 +175,8 @@ class StepLoop:
 
         return run
 
-    def _row_of(self, executor: Executor, request: Request) -> Any:
-        try:
-            return executor.row_of(request)
-        finally:
-            if self._heartbeat is not None:
-                self._heartbeat.leave()
-
     def _reset_row(self, i: int) -> Row:
-        if self._heartbeat is not None:
-            self._heartbeat.begin(i)
+        self._heartbeat.begin(i)
         return self._executors[i].reset()
 
     def _finish(self, token: int, row: Row) -> int:
@@ -195,18 +184,19 @@ class StepLoop:
         i = token & ID_MASK
         executor = self._executors[i]
         obs, _, terminated, truncated, info = executor.finish(row)
-        self._steppers[i], position = executor.stepper, executor.position
-        self._block.put_position(i, position)
-        word = OVER * _ONE if position[1] else 0
+        self._block.put_position(i, executor.position)
+        word = OVER * _ONE if executor.position[1] else 0
         if terminated is True or _flag(terminated, "terminated"):
             word += _TERMINATED
         if truncated is not False and _flag(truncated, "truncated"):
             word += _TRUNCATED
         if type(info) is FinalInfo:
-            return word + self._begin_episode(token, obs, info)
-        if type(info) is ResetInfo:
-            word += RESET_ROW * _ONE
-        return word + (self._keep(i, info) if info else 0)
+            word += self._begin_episode(token, obs, info)
+        else:
+            word += RESET_ROW * _ONE if type(info) is ResetInfo else 0
+            word += self._keep(i, info) if info else 0
+        self._steppers[i] = executor.stepper
+        return word
 
     def _keep_final(self, i: int, obs: Any) -> Any:
         """Store the observation that ends an episode, before the env is reset."""
@@ -223,10 +213,8 @@ class StepLoop:
         try:
             return self._write_first(token, obs, info, last)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
-            i = token & ID_MASK
             self._beside.clear()
-            self._executors[i].postpone(error)
-            self._steppers[i] = self._executors[i].stepper
+            self._executors[token & ID_MASK].postpone(error)
             kept = {"final_info": final_info} if final_info else {}
             return self._write_first(token, last, kept, last)
 
@@ -253,26 +241,22 @@ class StepLoop:
 
     def _reward(self, reward: Any) -> Any:
         """Convert a reward that is no float to the form that the block holds."""
-        shape = self._block.spec.reward
         if isinstance(reward, (float, int, np.floating, np.integer, np.bool_)):
             return float(reward)  # the 0.0 of a reset also fills the row of a vector reward
+        shape = self._block.spec.reward
         try:
-            array = np.asarray(reward)
-        except ordinary(TypeError, ValueError):
-            array = np.asarray(None)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"reward must be a number, got {type(reward).__name__} {reward!r:.80}")
-        if array.size == 1 and not shape:
-            return float(array.reshape(()))
-        if array.shape == shape:
-            return array
-        text = f"reward has shape {array.shape}, but"
-        if shape:
-            raise ValueError(f"{text} reward_space has {shape}")
-        raise ValueError(
-            f"{text} not every env declares a reward_space of that shape; set reward_space ="
-            f" gymnasium.spaces.Box(-np.inf, np.inf, {array.shape}) on each env"
-        )
+            return spaces.fit(reward, shape, np.dtype(np.float64), "reward", "reward_space")
+        except ordinary(TypeError):
+            text = f"reward must be a number, got {type(reward).__name__} {reward!r:.80}"
+            raise TypeError(text) from None
+        except ordinary(ValueError):
+            if shape or not np.ndim(reward):
+                raise
+            raise ValueError(
+                f"reward has shape {np.shape(reward)}, but not every env declares a reward_space of"
+                " that shape; set reward_space = gymnasium.spaces.Box(-np.inf, np.inf,"
+                f" {np.shape(reward)}) on each env"
+            ) from None
 
     def _warn(self, kind: str, text: str) -> None:
         self._beside.setdefault("warnings", {})[kind] = text
@@ -285,6 +269,7 @@ class StepLoop:
         """Send the error of a request that failed, beside its row."""
         if isinstance(error, Abandoned):
             raise error
+        self._heartbeat.leave()  # the env may have raised before it returned
         i = token & ID_MASK
         self._beside.clear()
         executor = self._executors[i]

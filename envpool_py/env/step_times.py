@@ -8,7 +8,6 @@ a logarithmic scale with eight bins per doubling, so percentiles are known to ab
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,8 @@ NUMBERS = _COUNTS + _BINS
 class StepTimes:
     """Writes the row of one env, int64 ``(NUMBERS,)``."""
 
-    now = staticmethod(time.perf_counter_ns)
-
     def __init__(self, row: Array) -> None:
-        self._row: Any = memoryview(row)  # type: ignore[arg-type]
+        self._row: Any = row.data
 
     def note_step(self, nanoseconds: int) -> None:
         row = self._row

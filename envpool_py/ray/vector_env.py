@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env.options import INTEGER
 from envpool_py.errors import warn
@@ -17,9 +18,6 @@ from envpool_py.pool.keywords import PoolKeywords, check_options
 from envpool_py.pool.signatures import spell_out
 from envpool_py.ray.actor_supervisor import ActorSupervisor
 from envpool_py.worker.env_workers import SubprocEnvWorker
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
 class RayKeywords(PoolKeywords, total=False):

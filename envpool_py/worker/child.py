@@ -149,9 +149,8 @@ class EnvLoop:
         self._make_loop(block, Packer(*block.info_memory).pack)
 
     def _make_loop(self, block: Block, keep_info: Callable[[int, dict[str, Any]], int]) -> None:
-        self._loop = StepLoop(
-            block, self._executors, self._send_beside, self._fail, keep_info, self.heartbeat
-        )
+        send, heartbeat = self._send_beside, self.heartbeat or Heartbeat()
+        self._loop = StepLoop(block, self._executors, send, self._fail, keep_info, heartbeat)
 
     def _carry_out(self, data: bytes, publish_after: float) -> None:
         """Carry out steps and plain resets; publish finished rows at intervals."""
