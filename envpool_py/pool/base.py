@@ -43,7 +43,7 @@ from envpool_py.worker import supervisor
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
 from envpool_py.worker.env_workers import SubprocEnvWorker
-from envpool_py.worker.hosts import Hosts, hosts_of
+from envpool_py.worker.hosts import Hosts
 
 #: The options that rows depend on, for records.
 RECORDED = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
@@ -105,7 +105,7 @@ class BaseVectorEnv:
         hosts: Hosts | None = None
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
-            hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
+            hosts = Hosts(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_by_name.of(env_fns))
             self.worker_class = type(self.workers[0])
