@@ -34,12 +34,8 @@ def parts(env: str) -> tuple[str, str]:
     return place or ("ale_py" if name.startswith("ALE/") else ""), name
 
 
-def find(env: Env, load: Callable[[str], Any] = importlib.import_module) -> Any:
+def find(env: Env) -> Any:
     """Return the spec of a registered id, or the callable that makes the env.
-
-    Args:
-        env: the env as a user names it.
-        load: imports the module, which may register the id.
 
     Raises:
         TypeError: ``env`` is of another type, or names what is not callable.
@@ -55,7 +51,7 @@ def find(env: Env, load: Callable[[str], Any] = importlib.import_module) -> Any:
     place, name = parts(env)
     if place == "ale_py":
         packages.load(place, f'{env}: needs ale_py; pip install "envpool-py[atari]"')
-    module = load(place) if place else None
+    module = importlib.import_module(place) if place else None  # which may register the id
     try:
         return gym.spec(name)
     except gym.error.Error as error:

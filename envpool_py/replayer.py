@@ -228,8 +228,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
 
     def close(self) -> None:
         """Close the pool and the file."""
-        if not self.pool.is_closed:
-            self.pool.close()
+        self.pool.close()
         self._events.close()
 
     def __exit__(self, *_: object) -> None:
@@ -362,10 +361,10 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         recorded = np.asarray(row.reward, np.float64).squeeze()
         if values.tobytes() != recorded.tobytes():
             return f"reward is {values.tolist()}, was {recorded.tolist()}"
-        obs = self._engine.batches.last_obs(i)
-        found = digest.of_row(self._spec.obs, obs)
+        batches, leaves = self._engine.batches, self._engine.block.obs_leaves
+        [found] = digest.of_observations(leaves, batches.last_parts(i), 1)
         if found != row.digest:
-            shown = f"{obs!r:.300}"
+            shown = f"{batches.last_obs(i)!r:.300}"
             return f"obs is {shown}, of digest {found:08x}; the digest was {row.digest:08x}"
         return None
 

@@ -34,12 +34,6 @@ from envpool_py.pool.vector_envs import DummyVectorEnv
 #: The part of the measured time that is run before it, and the most that it may be, seconds.
 WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0
 
-#: Seconds that a measurement may take in addition, for imports, start and end.
-_ALLOWANCE = 120.0
-
-#: Characters that are kept of what a failed process wrote.
-_LONGEST_MESSAGE = 200
-
 
 class MeasurementError(Exception):
     """A measurement that failed; the text says why, in one line."""
@@ -48,14 +42,11 @@ class MeasurementError(Exception):
 class Caller(NamedTuple):
     """The computation of the calling program before each batch, as of a policy."""
 
-    per_batch: float = 0.0
-    """Seconds of CPU time."""
-    per_row: float = 0.0
-    """Further seconds for each row of the batch."""
+    per_batch: float = 0.0  # seconds of CPU time
+    per_row: float = 0.0  # further seconds for each row of the batch
+    #: ``policy(obs, env_ids)``, called instead; a class is called with ``(pool, seed)`` first.
     policy: Callable[..., Any] | None = None
-    """``policy(obs, env_ids)``, called instead; a class is called with ``(pool, seed)`` first."""
-    name: str = ""
-    """Of the policy."""
+    name: str = ""  # of the policy
 
 
 class Job(NamedTuple):
@@ -63,27 +54,20 @@ class Job(NamedTuple):
 
     setting: Setting
     env_fn: Callable[[], Any]
-    callers: Sequence[Caller]
-    """Each is measured in turn."""
-    seconds: float
-    """How long each is measured, after a warm-up."""
+    callers: Sequence[Caller]  # measured in turn
+    seconds: float  # for which each is measured, after a warm-up
 
 
 class Measurement(NamedTuple):
     """The batches of one measurement, and the costs of the pool. Times are in seconds."""
 
-    steps: int
-    """Steps of envs, without automatic resets."""
+    steps: int  # of envs, without automatic resets
     batches: int
-    seconds: float
-    """The whole time, with that of the caller."""
-    step_p50: float
-    """Of one batch, without the caller's time."""
+    seconds: float  # the whole time, with that of the caller
+    step_p50: float  # of one batch, without the caller's time
     step_p99: float
-    startup_seconds: float = 0.0
-    """To make and reset all envs."""
-    memory_bytes: int | None = None
-    """How much this process and its children grew by the envs; None: unknown."""
+    startup_seconds: float = 0.0  # to make and reset all envs
+    memory_bytes: int | None = None  # by which this process and its children grew; None: unknown
     caller: Caller = Caller()
 
     @property
@@ -111,7 +95,6 @@ class Results:
             self.errors[job.setting] = str(error)
 
     def of(self, setting: Setting, caller: Caller) -> list[Measurement]:
-        """The measurements with this caller."""
         return [each for each in self.measured[setting] if each.caller == caller]
 
     def rate(self, setting: Setting, caller: Caller) -> float:
@@ -129,7 +112,7 @@ def carry_out(job: Job) -> list[Measurement]:
     Raises:
         MeasurementError: the process failed or took too long, or the env can't be sent to it.
     """
-    limit = _ALLOWANCE + 3 * job.seconds * len(job.callers)
+    limit = 120.0 + 3 * job.seconds * len(job.callers)  # imports, start and end take time too
     path = os.pathsep.join(filter(None, sys.path))
     try:
         data = cloudpickle.dumps(job)
@@ -173,13 +156,12 @@ def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: s
             complaints.seek(0)
             said = complaints.read().decode(errors="replace").strip()
             text = said.splitlines()[-1] if said and status > 0 else name_exit(status)
-            raise MeasurementError(text.strip()[:_LONGEST_MESSAGE])
+            raise MeasurementError(text.strip()[:200])
         answer.seek(0)
         return json.load(answer)
 
 
 def measure(job: Job) -> list[Measurement]:
-    """Measure in this process."""
     env_fns = [job.env_fn] * job.setting.num_envs
     batches = draw_actions(job.env_fn, job.setting.num_envs)
     with contextlib.ExitStack() as stack:
@@ -258,20 +240,17 @@ def _memory_bytes() -> int | None:
 
 def busy_part(seconds: float) -> float | None:
     """Return the part of all cores that is busy during so many seconds; None except on Linux."""
+    texts = []
     try:
-        begun, total = _busy_ticks()
-        time.sleep(seconds)
-        ended, all_ticks = _busy_ticks()
-    except (OSError, ValueError):
+        for pause in (seconds, 0.0):
+            texts.append(Path("/proc/stat").read_text().partition("\n")[0])
+            time.sleep(pause)
+    except OSError:
         return None
-    return (ended - begun) / max(all_ticks - total, 1)
-
-
-def _busy_ticks() -> tuple[int, int]:
-    """Return the ticks in which all cores were busy, and all ticks."""
-    first = Path("/proc/stat").read_text().partition("\n")[0]
-    ticks = [int(word) for word in first.split()[1:9]]
-    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)  # idle, and waiting for a disk
+    begun, ended = (np.array(text.split()[1:9], int) for text in texts)
+    ticks = ended - begun
+    idle = ticks[3] + ticks[4]  # those of waiting for a disk included
+    return float(1 - idle / max(ticks.sum(), 1))
 
 
 def _main() -> None:

@@ -17,39 +17,27 @@ LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
 NAMES = (LOOP, SYNC, ASYNC, MAKE, "dummy", "subproc", "shmem", "thread")
 
 #: The names in tables of those that have another one there.
-_TEXTS = {
-    "thread": "threads",
-    SYNC: "Gymnasium Sync",
-    ASYNC: "Gymnasium Async",
-    "dummy": "in process",
-}
+_TEXTS = {SYNC: "Gymnasium Sync", ASYNC: "Gymnasium Async"}
+_TEXTS |= {"thread": "threads", "dummy": "in process"}
 
 #: Of all our pools: arrays for every leaf of an observation, and resets, as Gymnasium has them.
 _OPTIONS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
-
-#: Actions that are drawn beforehand: about so many, and so many batches at least.
-_ACTIONS = 1 << 12
-_BATCHES = 8
 
 
 class Running(NamedTuple):
     """Envs that have been reset."""
 
-    advance: Callable[[], int]
-    """Step one batch; returns how many envs made a step."""
+    advance: Callable[[], int]  # steps one batch; returns how many envs made a step
     close: Callable[[], object]
-    is_partial: bool = False
-    """Whether a batch is less than all envs."""
+    is_partial: bool = False  # whether a batch may be less than all envs
 
 
 class Setting(NamedTuple):
     """One way to step ``num_envs`` envs."""
 
-    pool: str
-    """One of ``NAMES``."""
+    pool: str  # one of ``NAMES``
     num_envs: int
-    num_processes: int = 0
-    """0: none, or the pool decides."""
+    num_processes: int = 0  # 0: none, or the pool decides
     wait_num: int | None = None
     caller_steps: bool = False
     concurrent: bool = False
@@ -67,9 +55,8 @@ class Setting(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of the pool that differ from their defaults."""
-        defaults = self._field_defaults
-        given = self._asdict().items()
-        return {key: value for key, value in given if value != defaults.get(key, value)}
+        given, defaults = self._asdict(), self._field_defaults
+        return {key: value for key, value in given.items() if value != defaults.get(key, value)}
 
     @property
     def in_threads(self) -> bool:
@@ -131,7 +118,7 @@ def draw_actions(env_fn: Callable[[], Any], num_envs: int) -> list[Any]:
     space = env.action_space
     env.close()
     space.seed(0)
-    count = max(_BATCHES, _ACTIONS // num_envs)
+    count = max(8, 4096 // num_envs)  # of batches, to be repeated
     batches = [[space.sample() for _ in range(num_envs)] for _ in range(count)]
     return batches if space.shape is None else [np.stack(batch) for batch in batches]
 
@@ -144,8 +131,8 @@ def start(setting: Setting, env_fns: Sequence[Callable[[], Any]], batches: list[
     if setting.pool == SYNC:
         return _run_gymnasium(gym.vector.SyncVectorEnv(env_fns), actions)
     if setting.pool == ASYNC:
-        pool = gym.vector.AsyncVectorEnv(env_fns, context=setting.context)
-        return _run_gymnasium(pool, actions)
+        context = setting.context
+        return _run_gymnasium(gym.vector.AsyncVectorEnv(env_fns, context=context), actions)
     return _run_pool(make_pool(setting, env_fns), actions)
 
 

@@ -49,15 +49,12 @@ class Timeline(NamedTuple):
 
     title: str
     seconds: float
-    caller: list[Span]
-    """Between a batch and the next request."""
+    caller: list[Span]  # between a batch and the next request
     envs: list[list[Span]]
-    batches: list[list[int]]
-    """The ids of each batch, the last env to finish first."""
+    batches: list[list[int]]  # the ids of each batch, the last env to finish first
 
 
 def noted(env_fn: Callable[[], gym.Env[Any, Any]]) -> Callable[[], Noted]:
-    """An env_fn of envs that keep their times."""
     return lambda: Noted(env_fn())
 
 

@@ -18,10 +18,6 @@ _PARTIAL_GAIN = 0.15
 #: The part of the time in which every setting is tried; the rest goes to so many of the best.
 _FIRST_ROUND, _FINALISTS = 0.6, 3
 
-#: A measurement takes this part of all the time, but neither less nor more than so many seconds.
-_PART = 1 / 40
-_SHORTEST, _LONGEST = 0.1, 2.0
-
 
 def first_settings(
     num_envs: int,
@@ -53,16 +49,13 @@ def partial_settings(results: Results, callers: Sequence[Caller]) -> list[Settin
 
     If the caller computes, smaller ones of those that were tried as well.
     """
-    found = []
+    tried = [each for each in results.measured if each.wait_num]
+    found: list[Setting] = []
     for part in (2, 4):
         for caller in callers:
-            several = [
-                setting
-                for setting in results.ranked(caller)
-                if (setting.num_processes > 1 or setting.in_threads)
-                and not (setting.caller_steps or setting.wait_num)
-            ][:2]
-            tried = [setting for setting in results.measured if setting.wait_num]
+            ranked = (each for each in results.ranked(caller) if not each.wait_num)
+            whole = [each for each in ranked if each.num_processes > 1 or each.in_threads]
+            several = [each for each in whole if not each.caller_steps][:2]
             found += [each for setting in [*tried, *several] for each in _parts(setting, part)]
     return [each for each in dict.fromkeys(found) if each not in results.measured]
 
@@ -88,7 +81,7 @@ def try_settings(
         The seconds that are over, and the setting that is measured next; ``results`` gets all.
     """
     started = clock()
-    each = min(max(_PART * seconds, _SHORTEST), _LONGEST)
+    each = min(max(seconds / 40, 0.1), 2.0)  # of one measurement
 
     def measured(some: Sequence[Setting], end: float) -> Iterator[tuple[float, Setting]]:
         for setting in some:

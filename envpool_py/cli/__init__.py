@@ -2,27 +2,26 @@
 
 A command's module has ``HELP``, maybe ``EPILOG``, ``add_options(parser)``, and ``run(args)``, which
 carries the command out and returns the exit status. ``run`` raises ``UsageError`` for bad input,
-``EnvError`` where an env raised and ``OSError`` where a file can't be written.
+``EnvError`` where an env can't be made or stepped and ``OSError`` where a file can't be written.
 """
 
 from __future__ import annotations
 
 import io
 import sys
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from textwrap import fill
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
-from envpool_py.cli.arguments import INTERRUPTED, Parser, complain, refuse
+from envpool_py.cli.arguments import INTERRUPTED, Parser, add_shared, complain, first_line, refuse
 from envpool_py.cli.naming import UsageError
 from envpool_py.errors import EnvError
 
 _COMMANDS = (check, tune, timeline, bench, collect, replay, show, info)
 
 _EPILOG = """\
-ENV is an id of Gymnasium, or a class or function of yours that makes the env. No file is edited.
+ENV is an id of Gymnasium, or a class or function of yours that makes the env.
+No file is edited.
 
 examples:
   envpool-py check mine.py:MyEnv --env-kwarg size=3   is the env sound?
@@ -34,28 +33,12 @@ exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C
 """
 
 
-class _Formatter(RawDescriptionHelpFormatter):
-    """Wraps the paragraphs of a description or an epilog; indented lines are kept."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines: list[str] = []
-        for line in text.splitlines():
-            goes_on = lines and lines[-1] and line and not (line + lines[-1]).startswith(" ")
-            if goes_on and not lines[-1].startswith(" ") and not lines[-1].endswith(":"):
-                lines[-1] += f" {line}"
-            else:
-                lines.append(line)
-        kept = (each if each.startswith(" ") else fill(each, width) for each in lines)
-        return "\n".join(f"{indent}{each}" for each in kept)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command with these arguments, or those of the process; return the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters of the env's names
             stream.reconfigure(errors="backslashreplace")
     parser = Parser("envpool-py", description="Work with pools of environments.", epilog=_EPILOG)
-    parser.formatter_class = _Formatter
     version = f"envpool-py {envpool_py.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -66,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             description=f"{command.HELP[0].upper()}{command.HELP[1:]}.",
             epilog=getattr(command, "EPILOG", None),
         )
-        own.formatter_class = _Formatter
         command.add_options(own)
+        add_shared(own, "--json")
         own.set_defaults(run=command.run, parser=own)
     try:
         args, unknown = parser.parse_known_args(argv)
@@ -76,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "run" in args:
             return int(args.run(args))
         parser.print_help()
-    except (UsageError, EnvError, OSError) as error:
+    except EnvError as error:
+        complain(first_line(error.message))
+        return 2
+    except (UsageError, OSError) as error:
         complain(str(error))
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:

@@ -17,21 +17,21 @@ from typing import Any, NoReturn
 from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
-from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import FOREIGN, OWN
 from envpool_py.pool.vector_envs import BACKENDS, pool_class
 from envpool_py.worker.cores_and_threads import usable_cores
-
-#: The part of the machine that is busy from which on figures vary, and how long it is measured.
-_BUSY, _LOOK_SECONDS = 0.15, 0.2
 
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 INTERRUPTED = 130
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ``UsageError`` instead of printing the usage and exiting."""
+    """Keeps the lines of its texts; raises ``UsageError`` instead of printing the usage."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
@@ -61,8 +61,8 @@ def complain(text: str) -> None:
 
 def complain_if_busy() -> None:
     """Say so if other programs use the machine, because figures then vary."""
-    busy = busy_part(_LOOK_SECONDS)
-    if busy is not None and busy > _BUSY:
+    busy = busy_part(0.2)
+    if busy is not None and busy > 0.15:  # less makes no difference
         complain(f"the machine is busy: other programs use {busy:.0%} of its cores; figures vary")
 
 
@@ -97,12 +97,10 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def count_or_auto(text: str) -> int | str:
-    """The type of an int that is 1 or more, or ``auto``."""
     return text if text == "auto" else at_least(1)(text)
 
 
 def seconds(text: str) -> float:
-    """The type of a positive number of seconds."""
     value = float(text)
     if not 0 < value < math.inf:
         raise UsageError(f"must be a positive number of seconds, got {text}")
@@ -110,9 +108,10 @@ def seconds(text: str) -> float:
 
 
 def writable(path: str) -> str:
-    """The type of a file that can be written; nothing is changed. ``--force`` may replace it."""
+    """The type of a file that can be written, or ``-``; nothing is changed."""
     try:
-        check_path(path, append=True)
+        if path != "-":
+            check_path(path, append=True)  # whether it may be replaced is checked later
     except OSError as error:
         raise UsageError(str(error)) from None
     return path
@@ -135,76 +134,63 @@ def picture(path: str) -> str:
     return writable(path)
 
 
-def writable_json(path: str) -> str:
-    """The type of ``--json``: a file that can be written, or ``-``."""
-    return path if path == "-" else writable(path)
-
-
-def write_json(path: str, value: Any) -> None:
-    """Write one JSON value to a file, or to stdout if ``path`` is ``-``."""
-    text = json.dumps(value, indent=1) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-    else:
-        Path(path).write_text(text, encoding="utf-8")
+def report(args: argparse.Namespace, facts: Any, show: Callable[[], object]) -> None:
+    """Write the results to the file of ``--json``, and as text, unless JSON is on stdout."""
+    if args.json:
+        text = json.dumps(facts, indent=1) + "\n"
+        if args.json == "-":
+            sys.stdout.write(text)
+            return
+        Path(args.json).write_text(text, encoding="utf-8")
+    show()
 
 
 _COUNT = {"type": at_least(1), "metavar": "N"}
-#: Options that several commands have, as ``add_argument`` takes them.
-_SHARED: dict[str, dict[str, Any]] = {
-    "--json": {
-        "type": writable_json,
-        "metavar": "FILE",
-        "help": "write the results to a file, as JSON; -: to stdout, in place of the text",
-    },
-    "--num-envs": {**_COUNT, "help": "how many copies of the env; default: %(default)s"},
-    "--wait-num": {**_COUNT, "metavar": "K", "help": "rows that a batch waits for; default: all"},
-    "--seconds": {"type": seconds, "metavar": "S"},
-    "--backend": {
-        "choices": [*BACKENDS],
-        "default": "shmem",
-        "help": "the kind of pool; default: %(default)s",
-    },
-    "--context": {
-        "choices": multiprocessing.get_all_start_methods(),
-        "help": "how worker processes are started; default: as Python does here",
-    },
-    "--num-processes": {
-        "type": count_or_auto,
-        "metavar": "N",
-        "help": "number of processes (or threads, or actors) that share the envs; auto: measured,"
-        " one per env if steps mostly wait; default: one per core, per env, or what Ray has room"
-        " for",
-    },
-    "--policy-us": {
-        "type": at_least(0),
-        "action": "append",
-        "metavar": "US",
-        "help": "CPU time of your policy per batch, in microseconds; may be repeated;"
-        " default: 0, 300 and 1000",
-    },
-    "--policy-row-us": {
-        "type": at_least(0),
-        "metavar": "US",
-        "help": "additional CPU time of your policy per row, in microseconds; default: 0",
-    },
-    "--policy": {
-        "type": imported,
-        "metavar": "MODULE:CALLABLE",
-        "help": "call this policy(obs, env_ids) before each batch instead, and ignore its actions;"
-        " a class is called with (pool, seed) to make one",
-    },
-    "--on-error": {
-        "choices": ("raise", "restart"),
-        "default": "raise",
-        "help": "restart: an env that fails is recreated, and its episode is truncated;"
-        " default: %(default)s",
-    },
-    "--max-processes": {
-        **_COUNT,
-        "default": 256,
-        "help": "leave out pools with more processes; default: %(default)s",
-    },
+_MICROSECONDS = {"type": at_least(0), "metavar": "US"}
+#: Options that several commands have: the help, and what else ``add_argument`` takes.
+_SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "--json": (
+        "write the results to a file, as JSON; -: to stdout, in place of the text",
+        {"type": writable, "metavar": "FILE"},
+    ),
+    "--num-envs": ("how many copies of the env; default: %(default)s", _COUNT),
+    "--wait-num": ("rows that a batch waits for; default: all", {**_COUNT, "metavar": "K"}),
+    "--seconds": ("", {"type": seconds, "metavar": "S"}),
+    "--backend": (
+        "the kind of pool; default: %(default)s",
+        {"choices": [*BACKENDS], "default": "shmem"},
+    ),
+    "--context": (
+        "how worker processes are started; default: as Python does here",
+        {"choices": multiprocessing.get_all_start_methods()},
+    ),
+    "--num-processes": (
+        (
+            "processes, threads or actors that share the envs; auto: measured, one per env if steps"
+            " mostly wait; default: one per core, per env, or what Ray has room for"
+        ),
+        {"type": count_or_auto, "metavar": "N"},
+    ),
+    "--policy-us": (
+        "CPU time of your policy per batch, in microseconds; repeatable; default: 0, 300 and 1000",
+        {**_MICROSECONDS, "action": "append"},
+    ),
+    "--policy-row-us": (
+        "additional CPU time of your policy per row, in microseconds; default: 0",
+        _MICROSECONDS,
+    ),
+    "--policy": (
+        "instead: call policy(obs, env_ids), or a class of (pool, seed), and ignore its actions",
+        {"type": imported, "metavar": "MODULE:CALLABLE"},
+    ),
+    "--on-error": (
+        "restart: an env that fails is recreated, and its episode is truncated; default: raise",
+        {"choices": ("raise", "restart"), "default": "raise"},
+    ),
+    "--max-processes": (
+        "leave out pools with more processes; default: %(default)s",
+        {**_COUNT, "default": 256},
+    ),
 }
 #: The options that ``callers_of`` reads.
 CALLERS = ("--policy-us", "--policy-row-us", "--policy")
@@ -213,7 +199,8 @@ CALLERS = ("--policy-us", "--policy-row-us", "--policy")
 def add_shared(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
     """Add options that several commands have; ``changes`` replace what they have in common."""
     for name in names:
-        parser.add_argument(name, **{**_SHARED[name], **changes})
+        text, settings = _SHARED[name]
+        parser.add_argument(name, **{"help": text, **settings, **changes})
 
 
 def callers_of(args: argparse.Namespace) -> list[Caller]:
@@ -229,13 +216,12 @@ def callers_of(args: argparse.Namespace) -> list[Caller]:
 
 
 def check_wait_num(wait_num: int | None, num_envs: int) -> None:
-    """Raise ``UsageError`` if ``--wait-num`` asks for more rows than there are envs."""
     if wait_num is not None and wait_num > num_envs:
         raise UsageError(f"--wait-num is {wait_num}, but there are {num_envs} envs")
 
 
 def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any) -> BaseVectorEnv:
-    """Make the pool of ``--backend`` and so on; UsageError: an env can't be made."""
+    """Make the pool of ``--backend`` and so on; EnvError: an env can't be made."""
     check_wait_num(args.wait_num, args.num_envs)
     count = args.num_processes
     if args.backend == "dummy" and count is not None:
@@ -250,7 +236,4 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
         options["num_processes"] = count or (
             "auto" if args.backend == "ray" else len(usable_cores())
         )
-    try:
-        return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)
-    except EnvError as error:
-        raise UsageError(first_line(error.message)) from None
+    return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
 from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting, all_settings
@@ -16,28 +15,24 @@ from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration, rate_of, records, show_results, text_of
 from envpool_py.worker.cores_and_threads import usable_cores
 
-HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env on this machine"
-EPILOG = f"""\
-pools: {", ".join(NAMES)}.
-loop is a plain loop over the envs, and make is the pool that envpool_py.make chooses. Only our
-pools have partial batches: with --wait-num the others step whole batches.
+HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env"
+EPILOG = """\
+loop is a plain loop over the envs, make the pool that envpool_py.make chooses.
+Only our pools have partial batches: with --wait-num the others step whole ones.
 
-Each pool is measured in a fresh process, one pool after the other and over again. After Ctrl-C the
-command shows and writes the measurements so far; the exit status is 130. examples/benchmark in the
-repository measures the pools of other libraries.
+Each pool is measured in a fresh process, one after the other and over again.
+After Ctrl-C the command shows and writes the measurements so far; the exit
+status is 130. examples/benchmark in the repository measures other libraries.
 
 example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 """
 
 _NAMED = {LOOP: "a loop", SYNC: "Gymnasium's SyncVectorEnv", ASYNC: "Gymnasium's AsyncVectorEnv"}
 
-#: Estimated seconds that a measurement takes in addition, for imports.
-_START_UP = 1.5
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_env(parser)
-    text = "measure only this pool; may be repeated"
+    text = f"measure only this pool: {', '.join(NAMES)}; may be repeated"
     parser.add_argument("--backend", action="append", choices=NAMES, metavar="NAME", help=text)
     text = "how many copies of the env; may be repeated; default: 16"
     add_shared(parser, "--num-envs", action="append", help=text)
@@ -46,7 +41,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "measurements of each pool; default: %(default)s"
     parser.add_argument("--repeats", type=arguments.at_least(1), default=3, metavar="N", help=text)
     add_shared(parser, "--wait-num", *CALLERS, "--max-processes", "--context", "--on-error")
-    add_shared(parser, "--json", help="write all measurements to a file; -: to stdout")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,32 +50,34 @@ def run(args: argparse.Namespace) -> int:
     if not pools:
         raise UsageError("--max-processes leaves no pool to measure")
     complain_if_busy()
-    each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
+    each = len(callers) * args.seconds * (1 + WARM_UP) + 1.5  # about, for imports
     complain(
         f"{counted(pools, 'pool')} of {' and '.join(map(str, plan))} envs x"
         f" {counted(len(callers), 'policy')} x {counted(args.repeats, 'repeat')}: about"
         f" {duration(pools * args.repeats * each)}, and the time to make the envs"
     )
-    found: list[dict[str, Any]] = []
-    ours_failed = False
+    results = {num_envs: Results() for num_envs in plan}
+    # In turns, so that a change of the machine's speed affects all.
+    settings = [each for found in plan.values() for each in found * args.repeats]
+    now = 0.0, ""
+
+    def show() -> None:
+        for num_envs, found in results.items():
+            title = f"{args.env} x {num_envs}"
+            print(*headlines(title, found, callers), "", sep="\n")  # noqa: T201
+            show_results(title, found, callers)
+
     try:
-        for num_envs, settings in plan.items():
-            results = Results()
-            # In turns, so that a change of the machine's speed affects all.
-            jobs = [Job(each, env_fn, callers, args.seconds) for each in settings] * args.repeats
-            try:
-                _measure(jobs, results)
-            finally:  # after Ctrl-C too
-                if args.json != "-":
-                    title = f"{args.env} x {num_envs}"
-                    print(*headlines(title, results, callers), "", sep="\n")  # noqa: T201
-                    show_results(title, results, callers)
-                found += records(results)
-            ours_failed |= any(each.pool not in (SYNC, ASYNC) for each in results.errors)
-    finally:
-        if args.json is not None:
-            arguments.write_json(args.json, found)
-    return int(ours_failed)
+        with showing(len(settings), lambda: now):
+            for k, setting in enumerate(settings):
+                now = k, f"{k} of {len(settings)}: {setting.text}"
+                job = Job(setting, env_fn, callers, args.seconds)
+                results[setting.num_envs].add(job, carry_out)
+    finally:  # after Ctrl-C too
+        rows = [row for found in results.values() for row in records(found)]
+        arguments.report(args, rows, show)
+    failed = [setting.pool for found in results.values() for setting in found.errors]
+    return int(not {SYNC, ASYNC}.issuperset(failed))
 
 
 def headlines(title: str, results: Results, callers: Sequence[Caller]) -> Iterator[str]:
@@ -99,7 +95,6 @@ def headlines(title: str, results: Results, callers: Sequence[Caller]) -> Iterat
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
-    """The settings to measure with this number of envs."""
     arguments.check_wait_num(args.wait_num, num_envs)
     wait_num = None if args.wait_num == num_envs else args.wait_num
     found = []
@@ -109,14 +104,6 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
         if each.started_processes <= args.max_processes:
             found.append(each.with_options(args.on_error, args.context))
         else:
-            processes = f"it would start {each.started_processes} processes, and --max-processes is"
-            complain(f"{each.text} is left out: {processes} {args.max_processes}")
+            why = f"it would start {each.started_processes} processes, and --max-processes is"
+            complain(f"{each.text} is left out: {why} {args.max_processes}")
     return found
-
-
-def _measure(jobs: list[Job], results: Results) -> None:
-    now = 0.0, ""
-    with showing(len(jobs), lambda: now):
-        for k, job in enumerate(jobs):
-            now = k, f"{k} of {len(jobs)}: {job.setting.text}"
-            results.add(job, carry_out)

@@ -9,20 +9,18 @@ import warnings
 from textwrap import TextWrapper
 from typing import Any
 
-from envpool_py.cli.arguments import add_shared, counted, write_json
+from envpool_py.cli.arguments import add_shared, counted, report
 from envpool_py.cli.env_checks import Finding, stages_beside
 from envpool_py.cli.naming import add_env, env_fn_of
 
 HELP = "check an env against Gymnasium, pools and the usual policies"
 EPILOG = """\
-An error makes training impossible. A warning may make it fail, or the usual policies do not support
-the env. The exit status is 1 if there is an error, or, with --strict, a warning.
+An error makes training impossible. A warning may make it fail, or the usual
+policies do not support the env. The exit status is 1 if there is an error, or,
+with --strict, a warning.
 
 example: envpool-py check mine.py:MyEnv --env-kwarg size=3
 """
-
-#: Columns for the name of a stage.
-_INDENT = 19
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +30,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--seconds", default=60.0, help=text)
     text = "exit with status 1 after a warning too"
     parser.add_argument("--strict", action="store_true", help=text)
-    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,29 +45,22 @@ def run(args: argparse.Namespace) -> int:
             if args.json != "-":
                 _show(stage, findings)
     errors, warned = levels.count("error"), levels.count("warning")
-    if args.json:
-        counted_all = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
-        write_json(args.json, counted_all)
-    if args.json != "-":
-        counts = f"{counted(errors, 'error')}, {counted(warned, 'warning')}"
-        print(f"\n{args.env}: {counts}")  # noqa: T201
+    facts = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
+    text = f"\n{args.env}: {counted(errors, 'error')}, {counted(warned, 'warning')}\n"
+    report(args, facts, lambda: sys.stdout.write(text))
     return int(errors > 0 or (args.strict and warned > 0))
 
 
 def _show(stage: str, findings: list[Finding] | None) -> None:
     """Write the name of a stage that begins, or the findings of one that has ended."""
     if findings is None:
-        print(f"{stage:<{_INDENT}}", end="", flush=True)  # noqa: T201
+        print(f"{stage:<19}", end="", flush=True)  # noqa: T201
         return
-    indent = " " * _INDENT
+    indent = " " * 19
     # Elsewhere than on a terminal, each finding is one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     wrapper = TextWrapper(
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        width, initial_indent=indent, subsequent_indent=indent, break_long_words=False
     )
     texts = [f"{level}: {message}" for level, message in findings] or ["ok"]
     print("\n".join(map(wrapper.fill, texts)).removeprefix(indent), flush=True)  # noqa: T201

@@ -15,21 +15,12 @@ import numpy as np
 
 import envpool_py
 from envpool_py.cli import arguments
-from envpool_py.cli.arguments import (
-    INTERRUPTED,
-    add_shared,
-    at_least,
-    complain,
-    counted,
-    exact,
-    first_line,
-)
+from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, counted, exact
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import figures, separated, show_table
 from envpool_py.collector import (
     AsyncCollector,
-    Episode,
     EpisodeWriter,
     Policy,
     RandomPolicy,
@@ -43,10 +34,11 @@ from envpool_py.wrappers import RecordVideo
 
 HELP = "collect whole episodes of an env, asynchronously"
 EPILOG = """\
-With one seed and number of envs the same episodes are collected, bit for bit, with every backend,
-number of processes, wait-num and timeout, because each env does a fixed share of the work. A custom
-policy should depend only on each env's observations. With --no-balanced an env that is free takes
-the next episode: this is faster if some envs are slow, and the episodes then depend on timing.
+With one seed and number of envs the same episodes are collected, bit for bit,
+with every backend, number of processes, wait-num and timeout, because each env
+does a fixed share of the work. A custom policy should depend only on each env's
+observations. With --no-balanced an env that is free takes the next episode:
+this is faster if some envs are slow, and the episodes then depend on timing.
 
 Ctrl-C ends it: whole episodes are kept, and the exit status is 130.
 
@@ -61,65 +53,42 @@ _ENDED = {1: "ended by an error", INTERRUPTED: "interrupted"}
 #: Options that the episodes depend on, for the metadata.
 _RECORDED = ("seed", "num_envs", "steps", "episodes", "balanced")
 
-#: The number of last episodes whose mean return the line of progress shows.
-_RECENT = 100
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_env(parser, "; or PettingZoo's name")
+    add = parser.add_argument
     limit = parser.add_mutually_exclusive_group(required=True)
-    limit.add_argument(
-        "--steps",
-        type=at_least(1),
-        metavar="N",
-        help="collect whole episodes with at least N steps: an env starts no episode after its"
-        " share of the N steps",
-    )
+    text = "collect whole episodes, N steps or more in all; an env starts none after its share of N"
+    limit.add_argument("--steps", type=at_least(1), metavar="N", help=text)
     text = "collect exactly N episodes"
     limit.add_argument("--episodes", type=at_least(1), metavar="N", help=text)
     add_shared(parser, "--num-envs", default=8)
     text = "rows that a batch waits for; default: half of the envs"
     add_shared(parser, "--wait-num", help=text)
     text = "longest wait for K rows"
-    parser.add_argument("--timeout", type=arguments.seconds, metavar="SECONDS", help=text)
+    add("--timeout", type=arguments.seconds, metavar="SECONDS", help=text)
     add_shared(parser, "--backend", "--num-processes", "--context")
-    parser.add_argument(
-        "--address",
-        metavar="ADDRESS",
-        help="address of the Ray cluster for ray.init; auto: the cluster of this machine; default:"
-        " RAY_ADDRESS, else a new cluster on this machine",
-    )
-    parser.add_argument(
-        "--balanced",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="whether each env does a fixed share, so that results do not depend on timing;"
-        " default: yes",
-    )
+    text = "of the Ray cluster; auto: that of this machine; default: RAY_ADDRESS, else a new one"
+    add("--address", help=text)
+    text = "each env does a fixed share, so that results do not depend on timing; default: yes"
+    add("--balanced", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "env i is seeded with S + i; default: drawn"
-    parser.add_argument("--seed", type=at_least(0), metavar="S", help=text)
+    add("--seed", type=at_least(0), metavar="S", help=text)
     text = "policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one"
     add_shared(parser, "--policy", help=f"{text}; default: random actions")
     text = "where to write the episodes"
-    parser.add_argument("--out", type=arguments.episodes_file, metavar="FILE.npz", help=text)
+    add("--out", type=arguments.episodes_file, metavar="FILE.npz", help=text)
     text = "replace the file of --out if there is one"
-    parser.add_argument("--force", action="store_true", help=text)
-    parser.add_argument(
-        "--compress",
-        action=argparse.BooleanOptionalAction,
-        help="whether to compress the file; default: only if observations are images",
-    )
+    add("--force", action="store_true", help=text)
+    text = "whether to compress the file; default: only if observations are images"
+    add("--compress", action=argparse.BooleanOptionalAction, help=text)
     text = "a new file for envpool-py replay: all requests, and checksums of the results"
-    parser.add_argument("--record", metavar="FILE", help=text)
-    add_shared(parser, "--on-error", "--json")
+    add("--record", metavar="FILE", help=text)
+    add_shared(parser, "--on-error")
     text = "time limit of a step or reset; after that the env's process is killed"
-    parser.add_argument("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
-    parser.add_argument(
-        "--video",
-        metavar="DIR",
-        help="write a video of each episode of env 0, with a tile for every env; envs get"
-        ' render_mode="rgb_array"',
-    )
+    add("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
+    text = "write a video of each episode of env 0, a tile per env; the render_mode is rgb_array"
+    add("--video", metavar="DIR", help=text)
 
 
 class Summary:
@@ -132,22 +101,17 @@ class Summary:
         self.started = time.perf_counter()
         self.seconds = 0.0  # until the end
 
-    def add(self, episode: Episode) -> None:
-        self.returns.append(float(np.sum(episode.total_reward)))
-        self.lengths.append(len(episode))
-
     def line(self) -> str:
-        """Return the current figures in one line."""
+        """The figures so far, with the mean return of the last 100 episodes."""
         steps = self.collector.num_steps
         rate = steps / max(time.perf_counter() - self.started, 1e-9)
         text = f"{counted(steps, 'step')}, {separated(rate)} steps/s"
         text += f", {counted(len(self.returns), 'episode')}"
         if self.returns:
-            text += f", return {np.mean(self.returns[-_RECENT:]):.4g}"
+            text += f", return {np.mean(self.returns[-100:]):.4g}"
         return text
 
     def facts(self) -> dict[str, Any]:
-        """The summary, as ``--json`` writes it."""
         collector = self.collector
         return {
             "episodes": len(self.returns),
@@ -157,6 +121,7 @@ class Summary:
             "seconds": self.seconds,
             "steps_per_second": collector.num_steps / max(self.seconds, 1e-9),
             "rows_per_batch": collector.num_rows / max(collector.num_batches, 1),
+            "restarts": int(collector.pool.restarts.sum()),
         }
 
 
@@ -181,35 +146,28 @@ def run(args: argparse.Namespace) -> int:
     _complete(args)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
-    restarts: list[int] = []  # the ids of the envs
     status = 0
     try:
-        with _pool(args, restarts) as pool:
+        with _pool(args) as pool:
             policy = _policy(args, pool)
             writer = _writer(args, pool)
             summary = Summary(AsyncCollector(pool, policy, seed=args.seed))
             status = _collect(args, writer, summary)
-            status = _close(args, writer, status)
+            if writer is not None:
+                status = _close(args, writer, status)
     except KeyboardInterrupt:  # maybe the second one, while the file is written or envs end
         status = INTERRUPTED
     file, kept = None, "nothing is written"
     if writer is not None and writer.num_episodes:
         folder = places.folder_of(Path(args.out))
-        file = folder if folder.exists() else args.out
+        file = str(folder if folder.exists() else args.out)
         kept = f"kept {writer.num_episodes} whole episodes in {file}"
     if status:
         complain(f"{_ENDED[status]}; {kept}")
     if summary is not None:
-        own = {
-            "seed": args.seed,
-            "restarts": len(restarts),
-            "file": None if file is None else str(file),
-        }
-        facts = {"env": args.env, **summary.facts(), **own, "complete": status == 0}
-        if args.json:
-            arguments.write_json(args.json, facts)
-        if args.json != "-":
-            _show(facts)
+        facts = {"env": args.env, "seed": args.seed, **summary.facts()}
+        facts |= {"file": file, "complete": status == 0}
+        arguments.report(args, facts, lambda: _show(facts))
     return status
 
 
@@ -221,12 +179,12 @@ def _complete(args: argparse.Namespace) -> None:
         args.seed = secrets.randbits(31)
     if args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
-    out = Path(args.out or "")
-    if args.out is not None and out.exists() and out.suffix != ".npz":
-        raise UsageError(f"--out: {out} exists; --force replaces .npz files only: remove it")
-    if args.out is not None and not args.force:
+    if args.out is not None:
+        out = Path(args.out)
+        if out.exists() and out.suffix != ".npz":
+            raise UsageError(f"--out: {out} exists; --force replaces .npz files only: remove it")
         for path in (out, places.folder_of(out), places.packed_of(out)):  # also of a killed run
-            if path.exists():
+            if path.exists() and not args.force:
                 raise UsageError(f"--out: {path} exists; --force replaces it")
     if args.backend == "ray":
         _connect_to_ray(args.address)
@@ -251,7 +209,8 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
                     except (OSError, TypeError, ValueError) as error:  # the disk may be full
                         complain(f"{args.out}: {describe(error)}")
                         return 1
-                summary.add(episode)
+                summary.returns.append(float(np.sum(episode.total_reward)))
+                summary.lengths.append(len(episode))
     except KeyboardInterrupt:
         return INTERRUPTED
     except EnvError as error:
@@ -267,17 +226,16 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     return 0
 
 
-def _close(args: argparse.Namespace, writer: EpisodeWriter | None, status: int) -> int:
+def _close(args: argparse.Namespace, writer: EpisodeWriter, status: int) -> int:
     """Complete the file; returns the exit status."""
-    if writer is not None:
-        if status and writer.num_episodes:
-            complain(f"{_ENDED[status]}; writing what there is")
-        writer.metadata["complete"] = status == 0
-        try:
-            writer.close()
-        except OSError as error:
-            complain(f"{args.out}: {describe(error)}")
-            status = status or 1
+    if status and writer.num_episodes:
+        complain(f"{_ENDED[status]}; writing what there is")
+    writer.metadata["complete"] = status == 0
+    try:
+        writer.close()
+    except OSError as error:
+        complain(f"{args.out}: {describe(error)}")
+        return status or 1
     return status
 
 
@@ -294,16 +252,8 @@ def _connect_to_ray(address: str | None) -> None:
             raise UsageError("--address: " + str(error).partition("\n")[0]) from None
 
 
-def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
-    """Make the pool of the options; it appends the ids of restarted envs to ``restarts``."""
-
-    def on_restart(env_id: int, error: EnvError) -> None:
-        restarts.append(env_id)
-        complain(f"{first_line(error.message)}; restarted")
-
-    options: dict[str, Any] = {"timeout": args.timeout}
-    if args.on_error != "raise":
-        options |= {"on_error": args.on_error, "on_restart": on_restart}
+def _pool(args: argparse.Namespace) -> BaseVectorEnv:
+    options: dict[str, Any] = {"timeout": args.timeout, "on_error": args.on_error}
     if args.step_timeout is not None:
         if args.backend == "dummy":
             raise UsageError("--step-timeout: the dummy backend has no process that can be killed")
@@ -312,13 +262,15 @@ def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
     env_fn = env_fn_of(args, pettingzoo=True, **more)
     try:
         pool = arguments.pool_of(args, env_fn, columns=True, record=args.record, **options)
+    except EnvError:  # which may be an OSError as well
+        raise
     except OSError as error:
         raise UsageError("--record: " + str(error).removeprefix("record: ")) from None
     if args.video is None:
         return pool
     try:
         return RecordVideo(pool, args.video)
-    except (OSError, ValueError, ImportError, gym.error.DependencyNotInstalled) as error:
+    except (OSError, ValueError, ImportError) as error:
         pool.close()
         raise UsageError(f"--video: {error}") from None
 
@@ -362,9 +314,9 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         # Left by a run that was killed; only now that the next run can begin.
         places.remove_unfinished(Path(args.out))
         compress = args.compress
-        if compress is None:
+        if compress is None and args.out.endswith(".npz"):
             leaves = spaces.leaves(spaces.layout_of(pool.observation_space[0]))
             compress = any(leaf.dtype == "uint8" and len(leaf.shape) >= 2 for leaf in leaves)
-        return EpisodeWriter(args.out, *env_spaces, metadata, compress=compress)
+        return EpisodeWriter(args.out, *env_spaces, metadata, compress=bool(compress))
     except (OSError, TypeError, ValueError) as error:
         raise UsageError(f"--out: {error}") from None

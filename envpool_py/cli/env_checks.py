@@ -27,9 +27,6 @@ from envpool_py.sb3.common.env_checker import check_env, checked_step
 
 #: A whole episode is stepped, up to so many steps and seconds.
 _MOST_STEPS, _MOST_SECONDS = 1000, 10.0
-#: Steps of which two runs are compared.
-_COMPARED = 20
-_COLOURS = re.compile(r"\x1b\[\d+m(WARN: )?")
 
 
 class Finding(NamedTuple):
@@ -164,7 +161,8 @@ def _outcome(
         except Exception as error:  # noqa: BLE001 - whatever the env raises
             yield Finding(level, prefix + _text_of(error))
     for each in caught:
-        yield Finding("warning", prefix + _COLOURS.sub("", str(each.message)).strip())
+        text = re.sub(r"\x1b\[\d+m(WARN: )?", "", str(each.message))  # without Gymnasium's colours
+        yield Finding("warning", prefix + text.strip())
 
 
 def _check_spaces(env: Any) -> Iterator[Finding]:
@@ -214,14 +212,10 @@ def _check_seeds(env: Any) -> Iterator[Finding]:
     """Check that equal seeds give equal runs, and that other seeds give other runs."""
     if env.spec is not None and env.spec.nondeterministic:
         return
-
-    def equal(first: int | None, second: int | None) -> bool:
-        return _run(env, first) == _run(env, second)
-
-    if not equal(0, 0):
+    if _run(env, 0) != _run(env, 0):
         text = "reset(seed=0) and the same actions gave two different runs; draw from np_random"
         yield Finding("warning", text)
-    elif equal(0, 1) and not equal(None, None):
+    elif _run(env, 0) == _run(env, 1) and _run(env, None) != _run(env, None):
         yield Finding("warning", "the seed has no effect: two seeds gave the same run")
 
 
@@ -253,7 +247,7 @@ def _run(env: Any, seed: int | None) -> list[bytes]:
     """Return the results of a reset and a few steps, pickled: so a NaN equals itself."""
     env.action_space.seed(0)
     run = [cloudpickle.dumps(env.reset(seed=seed)[0])]
-    for _ in range(_COMPARED):
+    for _ in range(20):
         *values, _ = checked_step(env)
         run.append(cloudpickle.dumps(values))
         if values[2] or values[3]:

@@ -10,7 +10,7 @@ import sys
 from importlib import metadata
 
 import envpool_py
-from envpool_py.cli.arguments import add_shared, write_json
+from envpool_py.cli.arguments import report
 from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "print versions and system facts, for a bug report"
@@ -19,8 +19,7 @@ _PACKAGES = ["gymnasium", "numpy", "cloudpickle", "rich", "pettingzoo", "stable-
 _PACKAGES += ["torch", "ale-py", "mujoco", "ray", "tianshou"]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add_shared(parser, "--json")
+def add_options(_: argparse.ArgumentParser) -> None: ...
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,8 +34,6 @@ def run(args: argparse.Namespace) -> int:
     for name in _PACKAGES:
         versions = [each.version for each in metadata.distributions(name=name)]
         facts[name] = versions[0] if versions else "not installed"
-    if args.json:
-        write_json(args.json, facts)
-    if args.json != "-":
-        sys.stdout.writelines(f"{name:<18} {value}\n" for name, value in facts.items())
+    lines = (f"{name:<18} {value}\n" for name, value in facts.items())
+    report(args, facts, lambda: sys.stdout.writelines(lines))
     return 0

@@ -32,12 +32,10 @@ class UsageError(argparse.ArgumentTypeError):
 class Imported(NamedTuple):
     """The callable that ``module:callable`` or ``FILE.py:callable`` names."""
 
-    name: str
-    """As the user wrote it."""
+    name: str  # as the user wrote it
     value: Callable[..., Any]
     module: str
-    path: str
-    """Of the callable within its module."""
+    path: str  # of the callable within its module
 
 
 def find_in(folder: Path) -> None:
@@ -94,13 +92,9 @@ def imported(text: str) -> Imported:
 
 def callables_of(module: ModuleType) -> list[str]:
     """The public classes and functions that a module defines."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if callable(value)
-        and not name.startswith("_")
-        and getattr(value, "__module__", None) == module.__name__
-    ]
+    found = inspect.getmembers(module, callable)
+    own = [name for name, value in found if getattr(value, "__module__", None) == module.__name__]
+    return [name for name in own if not name.startswith("_")]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -125,28 +119,15 @@ def key_value(text: str) -> tuple[str, Any]:
 
 def add_env(parser: argparse.ArgumentParser, others: str = "", nargs: str | None = None) -> None:
     """Add ``ENV``, ``--env-kwarg`` and ``--wrapper``; ``others`` describes further forms of ENV."""
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    forms = "module:ID, or a class or function that makes the env: module:Class, path/file.py:Class"
+    text = f"an id (CartPole-v1), {forms}{others}"
+    parser.add_argument("env", metavar="ENV", nargs=nargs, help=text)
+    text = "keyword argument of the env, the value a Python literal; may be repeated"
+    parser.add_argument("--env-kwarg", type=key_value, metavar="KEY=VALUE", help=text, **repeated)
+    text = "wrapper(env) -> env, put around each env; may be repeated, the innermost first"
     parser.add_argument(
-        "env",
-        metavar="ENV",
-        nargs=nargs,
-        help="an id (CartPole-v1), module:ID, or a class or function that makes the env:"
-        f" module:Class, path/file.py:Class{others}",
-    )
-    parser.add_argument(
-        "--env-kwarg",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="keyword argument of the env, the value a Python literal; may be repeated",
-    )
-    parser.add_argument(
-        "--wrapper",
-        type=imported,
-        action="append",
-        default=[],
-        metavar="MODULE:CALLABLE",
-        help="wrapper(env) -> env, put around each env; may be repeated, the innermost first",
+        "--wrapper", type=imported, metavar="MODULE:CALLABLE", help=text, **repeated
     )
 
 
@@ -169,12 +150,11 @@ def env_fn_of(
         from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
 
         env_fn = functools.partial(make_by_name, args.env, kwargs, wrappers)
+    elif isinstance(found := _find(args.env), Imported):
+        kwargs = _accepted(found, given, more)
+        env_fn = env_by_name.env_fn_of(found.value, kwargs, wrappers)
     else:
-        found = _find(args.env)
-        if isinstance(found, Imported):
-            kwargs = _accepted(found, given, more)
-        env = found.value if isinstance(found, Imported) else found
-        env_fn = env_by_name.env_fn_of(env, kwargs, wrappers, disable_env_checker=True)
+        env_fn = env_by_name.env_fn_of(found, kwargs, wrappers, disable_env_checker=True)
     wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
     env_by_name.attach(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn
@@ -215,12 +195,10 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
     return "\n".join([*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"])
 
 
-def is_registered(env: Any) -> bool:
-    """Whether it is an id in Gymnasium's registry, ALE's included; a module's name is not."""
-    if not isinstance(env, str) or ":" in env:
-        return False
-    with contextlib.suppress(UsageError, gym.error.Error):
-        return isinstance(_find(env), EnvSpec)
+def is_registered(env: str) -> bool:
+    """Whether it is an id in Gymnasium's registry, ALE's included; runs no other code."""
+    with contextlib.suppress(ImportError, gym.error.Error):
+        return ":" not in env and isinstance(env_by_name.find(env), EnvSpec)
     return False
 
 
@@ -239,12 +217,13 @@ def is_pettingzoo(env: str) -> bool:
 
 def _find(env: str) -> EnvSpec | Imported:
     """The spec of a registered id, or the callable that makes the env; UsageError: neither."""
-    place, name = env_by_name.parts(env)
+    place, _, name = env.rpartition(":")
     if name.endswith(".py"):
         some = callables_of(load(env))
         raise UsageError(f"{env}: name the class or function in it, as {env}:{[*some, 'Env'][0]}")
+    module = load(place).__name__ if place else ""
     try:
-        found = env_by_name.find(env, load)
+        found = env_by_name.find(f"{module}:{name}")
     except (ImportError, TypeError) as error:
         raise UsageError(str(error)) from None
     except gym.error.Error:
@@ -252,24 +231,23 @@ def _find(env: str) -> EnvSpec | Imported:
         forms = "an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION or FILE.py:CLASS"
         near = did_you_mean(name, known)
         raise UsageError(f"no env is named {env!r}{near}; ENV is {forms}") from None
-    if isinstance(found, EnvSpec):
-        return found
-    return Imported(env, found, load(place).__name__, name)
+    return found if isinstance(found, EnvSpec) else Imported(env, found, module, name)
 
 
 def _accepted(found: Imported, given: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """``given``, and what the callable takes of ``more``; UsageError: it can't take ``given``."""
+    """``given``, with ``more`` if the callable takes it; UsageError: it can't take ``given``."""
+    kwargs = {**more, **given}
     try:
         signature = inspect.signature(found.value)
     except (TypeError, ValueError):  # of a type in C
-        return {**more, **given}
-    taken = signature.parameters
+        return kwargs
+    with contextlib.suppress(TypeError):
+        signature.bind(**kwargs)
+        return kwargs
     try:
         signature.bind(**given)
     except TypeError as error:
-        takes = ", ".join(map(str, taken.values()))
+        takes = ", ".join(map(str, signature.parameters.values()))
         text = f"{found.name}: {error}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"
         raise UsageError(text) from None
-    if inspect.Parameter.VAR_KEYWORD not in [each.kind for each in taken.values()]:
-        more = {name: value for name, value in more.items() if name in taken}
-    return {**more, **given}
+    return given

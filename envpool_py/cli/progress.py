@@ -11,16 +11,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from envpool_py.cli.arguments import complain
 
-#: Seconds between two updates of a bar on a terminal, and between two lines elsewhere.
-_ON_TERMINAL, _BETWEEN_LINES = 0.25, 10.0
-
-#: How much is done, and what is done now.
-Status = Callable[[], tuple[float, str]]
-
 
 @contextmanager
-def showing(total: float, status: Status) -> Iterator[None]:
-    """Show a bar on a terminal, elsewhere a line now and then; ``status`` is asked for both."""
+def showing(total: float, status: Callable[[], tuple[float, str]]) -> Iterator[None]:
+    """Show a bar on a terminal, elsewhere a line every ten seconds.
+
+    ``status`` says how much is done, and what is done now.
+    """
     console = Console(stderr=True)
     bar = Progress(
         BarColumn(bar_width=None),
@@ -37,7 +34,7 @@ def showing(total: float, status: Status) -> Iterator[None]:
     ended = threading.Event()
 
     def update() -> None:  # in a thread, so that a busy loop need not do it
-        while not ended.wait(_BETWEEN_LINES if bar.disable else _ON_TERMINAL):
+        while not ended.wait(10.0 if bar.disable else 0.25):
             done, text = status()
             if bar.disable:
                 complain(text)

@@ -10,15 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
-from envpool_py.cli.arguments import (
-    add_shared,
-    at_least,
-    complain,
-    counted,
-    exact,
-    first_line,
-    write_json,
-)
+from envpool_py.cli.arguments import at_least, complain, counted, exact, first_line, report
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, imported, is_registered
 from envpool_py.cli.progress import showing
 from envpool_py.errors import EnvError, ReplayError
@@ -27,11 +19,12 @@ from envpool_py.replayer import Replay, replay
 
 HELP = "repeat a recorded run in this process, and debug where it failed"
 EPILOG = """\
-All envs run in this process, without waiting for anything; each row is checked against the record.
-The exit status is 0 if no env failed, 1 if an env failed or a row differs.
+All envs run in this process, without waiting for anything; each row is checked
+against the record. The exit status is 0 if no env failed, 1 if an env failed or
+a row differs.
 
-Without ENV, only an id in Gymnasium's registry is made: a file that names a module or a function
-runs nothing, unless you pass --trust.
+Without ENV, only an id in Gymnasium's registry is made: a file that names a
+module or a function runs nothing, unless you pass --trust.
 
 examples:
   envpool-py replay run.record --env-id 7 --pdb
@@ -42,25 +35,15 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the record")
     add_env(parser, "; or a name of PettingZoo; default: the env that the record names", nargs="?")
-    parser.add_argument(
-        "--env-id",
-        dest="env_ids",
-        type=at_least(0),
-        action="append",
-        metavar="I",
-        help="repeat this env only; may be repeated",
-    )
+    add = parser.add_argument
+    text = "repeat this env only; may be repeated"
+    add("--env-id", dest="env_ids", type=at_least(0), action="append", metavar="I", help=text)
     text = "make the env that the record names, whatever it is: its code and its module's are run"
-    parser.add_argument("--trust", action="store_true", help=text)
+    add("--trust", action="store_true", help=text)
     text = "open the debugger at each failure of an env in turn; q goes on to the next"
-    parser.add_argument("--pdb", action="store_true", help=text)
-    parser.add_argument(
-        "--deaths",
-        action="store_true",
-        help="also carry out the request in which an env's process died or timed out: it may end or"
-        " block this process",
-    )
-    add_shared(parser, "--json")
+    add("--pdb", action="store_true", help=text)
+    text = "also carry out requests in which a process died or timed out: they may end this one"
+    add("--deaths", action="store_true", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,25 +70,27 @@ def run(args: argparse.Namespace) -> int:
         except ValueError as error:  # the record is corrupt from there on
             complain(str(error))
             return 1
-    end = (
-        "the record is complete" if batches.complete else "the record ends here, without a close()"
-    )
     if errors:
         end = counted(len(errors), "error") + (", and nothing more to debug" if args.pdb else "")
-    if args.json:
-        facts = {"batches": batches.num_batches, "complete": batches.complete, "errors": errors}
-        write_json(args.json, {"file": args.file, "env": args.env, **facts})
-    if args.json != "-":
-        sys.stdout.write(f"{args.file}: batches repeated: {exact(batches.num_batches)}; {end}\n")
+    elif batches.complete:
+        end = "the record is complete"
+    else:
+        end = "the record ends here, without a close()"
+    facts = {"file": args.file, "env": args.env, "batches": batches.num_batches}
+    facts |= {"complete": batches.complete, "errors": errors}
+    text = f"{args.file}: batches repeated: {exact(batches.num_batches)}; {end}\n"
+    report(args, facts, lambda: sys.stdout.write(text))
     return int(bool(errors))
 
 
-def _debug(error: Exception) -> None:
-    cause = _cause(error)
-    if cause is error:
+def _debug(error: BaseException) -> None:
+    """Open the debugger where the env raised; the error itself has the frames of the pool."""
+    if error.__cause__ is None:
         complain("no env raised here, so there is nothing to debug; see --deaths")
-    else:
-        pdb.post_mortem(cause.__traceback__)
+        return
+    while error.__cause__ is not None:
+        error = error.__cause__
+    pdb.post_mortem(error.__traceback__)
 
 
 def _replay_of(args: argparse.Namespace) -> Replay:
@@ -114,15 +99,13 @@ def _replay_of(args: argparse.Namespace) -> Replay:
         num_envs, recorded = header["num_envs"], header.get("env")
         if args.env is None:
             if recorded is None:
-                raise UsageError(
-                    f"{args.file} does not name the env of its {num_envs} envs; name that of the"
-                    f" run: envpool-py replay {args.file} ENV"
-                )
+                text = f"{args.file} does not name the env of its {num_envs} envs; name that of the"
+                raise UsageError(f"{text} run: envpool-py replay {args.file} ENV")
             _take_recorded(args, recorded)
         env_fns = [env_fn_of(args, pettingzoo=True)] * num_envs
         return replay(args.file, env_fns, env_ids=args.env_ids, deaths=args.deaths)
-    except EnvError as error:
-        raise UsageError(first_line(error.message)) from None
+    except EnvError:  # which may be an OSError or a ValueError as well
+        raise
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except (ValueError, IndexError) as error:
@@ -142,10 +125,8 @@ def _take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
     if not args.trust and (wrappers or not is_registered(env)):
         words = [env, *(f"--env-kwarg {key}={value!r}" for key, value in kwargs.items())]
         words += [f"--wrapper {name}" for name in wrappers]
-        raise UsageError(
-            f"{args.file} names {' '.join(words)}, which is run only if you ask for it: pass this"
-            " as ENV, or --trust"
-        )
+        text = f"{args.file} names {' '.join(words)}, which is run only if you ask for it"
+        raise UsageError(f"{text}: pass this as ENV, or --trust")
     args.env = env
     args.env_kwarg = list({**kwargs, **dict(args.env_kwarg)}.items())
     args.wrapper = args.wrapper or [imported(name) for name in wrappers]
@@ -170,12 +151,4 @@ def _errors_of(batches: Replay) -> Iterator[tuple[Exception, str]]:
 
 def _text_of(error: EnvError, batches: Replay) -> str:
     episode, step = batches.position(error.env_id)
-    what = first_line(error.message)
-    return f"{what}; episode {episode}, step {step}"
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The exception that the env raised, or the error itself."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
+    return f"{first_line(error.message)}; episode {episode}, step {step}"

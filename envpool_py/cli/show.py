@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich import filesize
 
-from envpool_py.cli.arguments import add_shared, exact, first_line, write_json
+from envpool_py.cli.arguments import exact, first_line, report
 from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
@@ -22,16 +22,9 @@ from envpool_py.record import record_file
 HELP = "print the contents of a file of episodes or of a record"
 EPILOG = "example: envpool-py show cartpole.npz"
 
-#: Of the header of a record.
-_FACTS = ("pool", "num_envs", "autoreset_mode", "on_error", "observations", "actions")
-
-#: Seeds and the like are shown up to so many.
-_MOST = 8
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
-    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,10 +40,8 @@ def run(args: argparse.Namespace) -> int:
         if path.is_dir() or zipfile.is_zipfile(path):
             raise UsageError(str(error)) from None
         raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
-    if args.json:
-        write_json(args.json, facts)
-    if args.json != "-":
-        show_table((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
+    rows = ((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
+    report(args, facts, lambda: show_table(rows))
     return 0
 
 
@@ -98,15 +89,16 @@ def _of_record(path: Path) -> dict[str, Any]:
                 steps += 1
                 rewards[i].append(float(np.sum(row.reward)))
                 if row.terminated or row.truncated:
-                    returns.append(sum(rewards[i]))
-                    lengths.append(len(rewards[i]))
-                    rewards[i] = []
-                    if resets_itself:  # the next row is that of a reset
-                        del rewards[i]
+                    episode = rewards.pop(i)
+                    returns.append(sum(episode))
+                    lengths.append(len(episode))
+                    if not resets_itself:  # else the next row is that of a reset
+                        rewards[i] = []
     return {
         "kind": "record",
         **(header.get("env") or {}),
-        **{name: header[name] for name in _FACTS},
+        **{name: header[name] for name in ("pool", "num_envs", "autoreset_mode", "on_error")},
+        **{name: header[name] for name in ("observations", "actions")},
         "seeds": [seeds.get(i) for i in range(header["num_envs"])],
         "episodes": len(returns),
         "steps": steps,
@@ -128,8 +120,8 @@ def _text(name: str, value: Any) -> str:
         counts = Counter(value).items()
         return "\n".join(f"{text}; {n} times" if n > 1 else text for text, n in counts) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        more = ["..."] if len(value) > _MOST else []
-        return ", ".join([*map(str, value[:_MOST]), *more]) or "-"
+        more = ["..."] if len(value) > 8 else []
+        return ", ".join([*map(str, value[:8]), *more]) or "-"
     if value is None:
         return "-"
     if name in ("episodes", "steps", "restarts", "num_envs"):

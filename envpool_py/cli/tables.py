@@ -15,12 +15,6 @@ from rich.table import Table
 from envpool_py.bench.measure import Caller, Results
 from envpool_py.bench.settings import LOOP, Setting
 
-#: Where the output is no terminal: the width of tables, and of lists with a name in each line.
-_WIDTH, _WIDTH_OF_LISTS = 80, 160
-
-#: From so many envs on, tables have the start-up time and the memory.
-MANY = 100
-
 
 def show_table(
     rows: Iterable[Sequence[str]], header: Sequence[str] = (), title: str | None = None
@@ -31,14 +25,30 @@ def show_table(
         table.add_column(name, justify="right" if table.columns else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    width = _WIDTH if header else _WIDTH_OF_LISTS
+    width = 80 if header else 160  # where the output is no terminal; lists have long values
     Console(width=None if sys.stdout.isatty() else width).print(table)
 
 
 def show_results(title: str, results: Results, callers: Sequence[Caller]) -> None:
-    """Write a table for each caller, and failed settings below them."""
+    """Write a table for each caller, the fastest first, and failed settings below them."""
     for caller in callers if results.measured else ():
-        header, rows = _table(results, caller)
+        best, *_ = ranked = results.ranked(caller)
+        loop = next((setting for setting in ranked if setting.pool == LOOP), None)
+        header = ["pool", "steps/s", "times loop" if loop else "of the best", "step() p50", "p99"]
+        is_long = best.num_envs >= 100  # then the start-up time and the memory matter
+        header += ["start-up", "memory"] if is_long else []
+        rows = []
+        for setting in ranked:
+            measured = results.of(setting, caller)
+            row = [setting.text, rate_of(results, setting, caller)]
+            row.append(f"{results.rate(setting, caller) / results.rate(loop or best, caller):.2f}")
+            row.append(duration(median(each.step_p50 for each in measured)))
+            row.append(duration(median(each.step_p99 for each in measured)))
+            if is_long:
+                sizes = [each.memory_bytes for each in measured if each.memory_bytes is not None]
+                row.append(duration(median(each.startup_seconds for each in measured)))
+                row.append(filesize.decimal(max(sizes)) if sizes else "-")
+            rows.append(row)
         show_table(rows, header, f"{title}, {text_of(caller)}")
     for setting, error in results.errors.items():
         print(f"  {setting.text} failed: {error}")  # noqa: T201
@@ -51,29 +61,6 @@ def text_of(*callers: Caller) -> str:
     text = "policy: " + " or ".join(f"{1e6 * each.per_batch:g}" for each in callers)
     row = callers[0].per_row
     return f"{text} µs per batch" + (f" and {1e6 * row:g} µs per row" if row else "")
-
-
-def _table(results: Results, caller: Caller) -> tuple[list[str], list[Sequence[str]]]:
-    """The header, and a row for each setting, the fastest first."""
-    best, *_ = ranked = results.ranked(caller)
-    loop = next((setting for setting in ranked if setting.pool == LOOP), None)
-    compared = "of the best" if loop is None else "times loop"
-    header = ["pool", "steps/s", compared, "step() p50", "p99"]
-    is_long = best.num_envs >= MANY
-    header += ["start-up", "memory"] if is_long else []
-    rows: list[Sequence[str]] = []
-    for setting in ranked:
-        measured = results.of(setting, caller)
-        row = [setting.text, rate_of(results, setting, caller)]
-        row.append(f"{results.rate(setting, caller) / results.rate(loop or best, caller):.2f}")
-        row.append(duration(median(each.step_p50 for each in measured)))
-        row.append(duration(median(each.step_p99 for each in measured)))
-        if is_long:
-            sizes = [each.memory_bytes for each in measured if each.memory_bytes is not None]
-            row.append(duration(median(each.startup_seconds for each in measured)))
-            row.append(filesize.decimal(max(sizes)) if sizes else "-")
-        rows.append(row)
-    return header, rows
 
 
 def rate_of(results: Results, setting: Setting, caller: Caller) -> str:
@@ -98,15 +85,16 @@ def records(results: Results) -> list[dict[str, Any]]:
 
 def separated(value: float) -> str:
     """Three digits, or all of those before the point; the thousands separated: ``12 300``."""
-    if value < 999.5:
-        return _in_units(value, {"": 1.0})
-    digits = len(f"{value:.0f}") - 3
-    return f"{round(value, -digits):,.0f}".replace(",", " ")
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    rounded = value if decimals else float(f"{value:.3g}")
+    return f"{rounded:,.{decimals}f}".replace(",", " ")
 
 
 def duration(seconds: float) -> str:
     """Three digits and a unit."""
-    return _in_units(seconds, {" s": 1.0, " ms": 1e-3, " µs": 1e-6})
+    units = {"s": 1.0, "ms": 1e3, "µs": 1e6}
+    unit = next((each for each, scale in units.items() if scale * seconds >= 0.9995), "µs")
+    return f"{separated(units[unit] * seconds)} {unit}"
 
 
 def figures(values: Sequence[float]) -> str:
@@ -119,11 +107,3 @@ def figures(values: Sequence[float]) -> str:
 def _short(value: Any) -> str:
     """Four digits, or all of those before the point, the thousands separated."""
     return f"{value:.4g}" if abs(value) < 9999.5 else f"{value:,.0f}".replace(",", " ")
-
-
-def _in_units(value: float, units: dict[str, float]) -> str:
-    """Three digits, or all of those before the point; ``units`` are from large to small."""
-    unit = next((each for each, scale in units.items() if value >= 0.9995 * scale), [*units][-1])
-    shown = value / units[unit]
-    decimals = 2 if shown < 9.995 else 1 if shown < 99.95 else 0
-    return f"{shown:.{decimals}f}{unit}"

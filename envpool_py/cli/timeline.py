@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 
 import numpy as np
 
 from envpool_py.bench import timeline
 from envpool_py.bench.timeline import Timeline
-from envpool_py.cli.arguments import add_shared, first_line, picture, pool_of, write_json
-from envpool_py.cli.naming import UsageError, add_env, env_fn_of
+from envpool_py.cli.arguments import add_shared, picture, pool_of, report
+from envpool_py.cli.naming import add_env, env_fn_of
 from envpool_py.cli.tables import duration
-from envpool_py.errors import EnvError
 
 HELP = "draw which env of a pool stepped and which waited"
-
-_WARM_UP = 0.2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,25 +24,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--num-envs", default=8)
     add_shared(parser, "--wait-num", "--backend", "--num-processes", "--context", "--on-error")
     add_shared(parser, "--seconds", default=0.05, help="seconds to draw; default: %(default)s")
-    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
     options = {"autoreset_mode": "same_step", "on_error": args.on_error}
     with pool_of(args, timeline.noted(env_fn_of(args)), **options) as pool:
-        try:
-            found = timeline.record(pool, args.seconds, _WARM_UP)
-        except EnvError as error:
-            raise UsageError(first_line(error.message)) from None
+        found = timeline.record(pool, args.seconds, warm_up=0.2)
     timeline.draw(found._replace(title=f"{args.env}: {found.title}"), args.out)
-    if args.json:
-        last = timeline.last_of_batches(found)
-        facts = {"seconds": found.seconds, "batches": len(found.batches), "last_of_batch": last}
-        shares = {kind: list(part) for kind, part in timeline.shares(found).items()}
-        facts |= {"env": args.env, "shares": shares, "file": args.out}
-        write_json(args.json, facts)
-    if args.json != "-":
-        print(*summary(found), f"drawn to {args.out}", sep="\n")  # noqa: T201
+    facts = {
+        "env": args.env,
+        "file": args.out,
+        "seconds": found.seconds,
+        "batches": len(found.batches),
+        "shares": timeline.shares(found),
+        "last_of_batch": timeline.last_of_batches(found),
+    }
+    text = "\n".join([*summary(found), f"drawn to {args.out}\n"])
+    report(args, facts, lambda: sys.stdout.write(text))
     return 0
 
 

@@ -12,26 +12,12 @@ from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
 from envpool_py.cli import arguments, tables
-from envpool_py.cli.arguments import (
-    CALLERS,
-    add_shared,
-    callers_of,
-    complain,
-    complain_if_busy,
-    first_line,
-)
-from envpool_py.cli.naming import UsageError, add_env, code_of, env_fn_of
+from envpool_py.cli.arguments import CALLERS, add_shared, complain
+from envpool_py.cli.naming import add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration
-from envpool_py.errors import EnvError
 from envpool_py.pool.choose import Probe, probe
 from envpool_py.worker.cores_and_threads import usable_cores
-
-#: The part of the time that goes to one env by itself, and the most seconds for it.
-_PROFILE, _LONGEST_PROFILE = 0.05, 2.0
-
-#: Columns of a terminal.
-_WIDTH = 80
 
 HELP = "try pools for an env on this machine, and recommend one"
 EPILOG = """\
@@ -48,21 +34,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--num-envs", default=16)
     text = "seconds to try pools; a measurement that has begun is finished; default: %(default)s"
     add_shared(parser, "--seconds", default=30.0, help=text)
-    add_shared(parser, *CALLERS, "--max-processes", "--context", "--on-error", "--json")
+    add_shared(parser, *CALLERS, "--max-processes", "--context", "--on-error")
 
 
 def run(args: argparse.Namespace) -> int:
-    env_fn, callers = env_fn_of(args), callers_of(args)
+    env_fn, callers = env_fn_of(args), arguments.callers_of(args)
+    profile = probe(env_fn, args.context, min(0.05 * args.seconds, 2.0))
     sizes = args.num_envs, len(usable_cores()), args.max_processes
-    results = Results()
-    try:
-        profile = probe(env_fn, args.context, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
-    except EnvError as error:
-        raise UsageError(first_line(error.message)) from None
     settings = tune.first_settings(*sizes, callers, waits=profile.waits)
     settings = [each.with_options(args.on_error, args.context) for each in settings]
-    complain_if_busy()
-    now = 0.0, "the first pool"
+    arguments.complain_if_busy()
+    results, now = Results(), (0.0, "the first pool")
     try:
         with showing(args.seconds, lambda: now):
             tries = tune.try_settings(results, settings, callers, carry_out, env_fn, args.seconds)
@@ -80,30 +62,34 @@ def _show(
     args: argparse.Namespace, results: Results, profile: Probe, callers: list[Caller]
 ) -> None:
     found = list(recommendations(args, results, profile, callers))
-    if args.json:
-        facts = {"env": args.env, "num_envs": args.num_envs, "one_env": profile._asdict()}
-        measured = {"recommendations": found, "measurements": tables.records(results)}
-        arguments.write_json(args.json, {**facts, **measured})
-    if args.json == "-":
-        return
-    for each in found:
-        why = (f"# {reason}" for reason in each["reasons"])
-        print(f"# {each['policy']}", wrapped(each["code"]), *why, "", sep="\n")  # noqa: T201
-    print(*costs(profile), "", sep="\n")  # noqa: T201 - rich would wrap what is pasted
-    tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
+    facts = {
+        "env": args.env,
+        "num_envs": args.num_envs,
+        "one_env": profile._asdict(),
+        "recommendations": found,
+        "measurements": tables.records(results),
+    }
+
+    def show() -> None:
+        for each in found:
+            why = (f"# {reason}" for reason in each["reasons"])
+            print(f"# {each['policy']}", wrapped(each["code"]), *why, "", sep="\n")  # noqa: T201
+        print(*costs(profile), "", sep="\n")  # noqa: T201 - rich would wrap what is pasted
+        tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
+
+    arguments.report(args, facts, show)
 
 
 def wrapped(code: str) -> str:
     """The code with the arguments of a last line that is too long in a line of their own."""
     *before, last = code.splitlines()
-    if len(last) > _WIDTH and last.endswith(")"):
+    if len(last) > 80 and last.endswith(")"):
         opening, _, arguments_ = last.removesuffix(")").partition("(")
         last = f"{opening}(\n    {arguments_}\n)"
     return "\n".join([*before, last])
 
 
 def costs(profile: Probe) -> Iterator[str]:
-    """Describe the cost of one env."""
     wall = max(profile.wall, 1e-9)
     step = f"median {duration(profile.step_p50)}, p99 {duration(profile.step_p99)}"
     yield f"step: {duration(wall)} with resets ({step}), {profile.cpu / wall:.0%} of it on the CPU"
@@ -145,15 +131,12 @@ def reasons(
                     break
         for other in others:
             gain = results.rate(best, caller) / results.rate(other, caller)
-            yield f"  {_compared(gain, best, other)}"
-
-
-def _compared(gain: float, best: Setting, other: Setting) -> str:
-    if 1 / (1 + tune.WITHIN) <= gain <= 1 + tune.WITHIN:
-        if other.in_caller and not best.in_caller:
-            return f"no difference from {other.text}, where a crash of an env ends your program"
-        return f"no difference from {other.text}: take the simplest"
-    text = f"{gain:.2f} times the steps of {other.text}"
-    if gain < 1 and other.wait_num and not best.wait_num:
-        text += ", which needs a loop for partial batches"
-    return text
+            if not 1 / (1 + tune.WITHIN) <= gain <= 1 + tune.WITHIN:
+                needs_loop = gain < 1 and other.wait_num and not best.wait_num
+                but = ", which needs a loop for partial batches" if needs_loop else ""
+                yield f"  {gain:.2f} times the steps of {other.text}{but}"
+            elif other.in_caller and not best.in_caller:
+                but = "where a crash of an env ends your program"
+                yield f"  no difference from {other.text}, {but}"
+            else:
+                yield f"  no difference from {other.text}: take the simplest"

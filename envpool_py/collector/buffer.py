@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.env.spaces import Leaf, fit, stack_objects
+from envpool_py.env.spaces import Leaf, column_of, fit, map_tree, objects, stack_objects
 
 #: The blocks of all envs take about so much together, bytes.
 _BLOCK_BYTES = 1 << 25
@@ -22,25 +22,26 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 
 
 class OpenRows:
-    """The open row of each env: an observation, and what the policy returned for it.
+    """The open row of each env: what was seen, and what the policy returned for it.
 
-    ``obs`` and ``action`` are the leaves of an observation and of an action; ``size`` are the rows
-    of a block of each env, of which one is used here.
+    ``seen`` and ``action`` are the leaves of what the pool returns and of an action; ``size`` are
+    the rows of a block of each env, of which one is used here.
     """
 
     def __init__(
-        self, num_envs: int, obs: Sequence[Leaf], action: Sequence[Leaf], size: int = 1
+        self, num_envs: int, seen: Sequence[Leaf], action: Sequence[Leaf], size: int = 1
     ) -> None:
         self._num_envs, self._size = num_envs, size
-        self._obs = [self._column(leaf) for leaf in obs]
+        self._seen = [self._column(leaf) for leaf in seen]
         self._actions = [self._column(leaf) for leaf in action]
         self._extras: dict[str, _Column] | None = None  # by the names that the first call returned
         self._row = np.arange(num_envs) * size  # the open row of each env, or its next one
 
-    def add(self, ids: NDArray[np.intp], obs: Sequence[Any]) -> None:
-        """Open a row for each of ``ids``, distinct ones; ``obs`` are ``(k, ...)`` per leaf."""
-        for column, part in zip(self._obs, obs, strict=True):
-            column.put(self._row[ids], part)
+    def add(self, ids: NDArray[np.intp], seen: Sequence[Any]) -> None:
+        """Open a row for each of ``ids``, distinct ones; ``seen`` are ``(k, ...)`` per leaf."""
+        rows = self._row[ids]
+        for column, part in zip(self._seen, seen, strict=True):
+            column.put(rows, part)
 
     def add_actions(
         self, ids: NDArray[np.intp], actions: Sequence[Any], extras: Mapping[str, NDArray[Any]]
@@ -51,51 +52,50 @@ class OpenRows:
         """
         rows = self._row[ids]
         if self._extras is None:
-            self._extras = {
-                name: self._column(Leaf((), values.shape[1:], values.dtype))
-                for name, values in extras.items()
-            }
+            self._extras = {name: self._column_like(values) for name, values in extras.items()}
         if extras.keys() != self._extras.keys():
             raise ValueError(
                 f"policy: extras have the keys {sorted(extras)}, but those before had"
                 f" {sorted(self._extras)}"
             )
         for name, values in extras.items():
-            self._extras[name].put_fitting(rows, values, f"policy: extras[{name!r}]")
+            block, what = self._extras[name].block, f"policy: extras[{name!r}]"
+            shape = (len(ids), *block.shape[1:])
+            block[rows] = fit(values, shape, block.dtype, what, "the column of those before")
         for column, part in zip(self._actions, actions, strict=True):
             column.put(rows, part)
 
     def of(self, ids: NDArray[np.intp]) -> tuple[list[Any], list[Any], dict[str, NDArray[Any]]]:
-        """The rows of ``ids``: observations and actions per leaf, extras by name; copies."""
+        """The rows of ``ids``: what was seen and actions per leaf, extras by name; copies."""
         rows = self._row[ids]
         return (
-            [column.rows(rows) for column in self._obs],
-            [column.rows(rows) for column in self._actions],
-            {name: column.rows(rows) for name, column in (self._extras or {}).items()},
+            [column.block[rows] for column in self._seen],
+            [column.block[rows] for column in self._actions],
+            {name: column.block[rows] for name, column in (self._extras or {}).items()},
         )
-
-    def clear(self) -> None:
-        self._extras = None
 
     def _column(self, leaf: Leaf) -> _Column:
         return _Column(leaf, self._num_envs, self._size)
 
+    def _column_like(self, values: NDArray[Any]) -> _Column:
+        return self._column(Leaf((), values.shape[1:], values.dtype))
+
 
 class EpisodeBuffer(OpenRows):
-    """Observations, actions, extras and rewards of one running episode per env.
+    """What was seen, actions, extras and rewards of one running episode per env.
 
     Row ``t`` of an episode holds observation ``t``, the reward that came with it (0 for the
     reset's), and the action and extras that the policy returned for it.
     """
 
-    def __init__(self, num_envs: int, obs: Sequence[Leaf], action: Sequence[Leaf]) -> None:
+    def __init__(self, num_envs: int, seen: Sequence[Leaf], action: Sequence[Leaf]) -> None:
         row_bytes = sum(
             int(np.prod(leaf.shape, dtype=np.int64)) * (leaf.dtype or np.dtype(object)).itemsize
-            for leaf in (*obs, *action)
+            for leaf in (*seen, *action)
         )
         size = _BLOCK_BYTES // (num_envs * (row_bytes + 8))
         size = int(np.clip(size, _SHORTEST_BLOCK, _LONGEST_BLOCK))
-        super().__init__(num_envs, obs, action, size)
+        super().__init__(num_envs, seen, action, size)
         self._rewards: _Column | None = None
         self._start = self._row.copy()  # of each env's rows in a block
         self._room = size  # every env has room for so many rows, or for more
@@ -103,18 +103,16 @@ class EpisodeBuffer(OpenRows):
     def add(
         self,
         ids: NDArray[np.intp],
-        obs: Sequence[Any],
+        seen: Sequence[Any],
         rewards: NDArray[np.float64] | None = None,
     ) -> None:
         """Open a row for each of ``ids``, and store its reward; None: all rows are of resets."""
         if not self._room:
             self._make_room()
         self._room -= 1
-        super().add(ids, obs)
+        super().add(ids, seen)
         if rewards is not None:
-            if self._rewards is None:
-                # Only now is it known whether a reward is a number or a vector.
-                self._rewards = self._column(Leaf((), rewards.shape[1:], rewards.dtype))
+            self._rewards = self._rewards or self._column_like(rewards)
             self._rewards.put(self._row[ids], rewards)
 
     def add_actions(
@@ -129,77 +127,50 @@ class EpisodeBuffer(OpenRows):
     ) -> tuple[list[Any], list[Any], NDArray[np.float64], dict[str, NDArray[Any]]]:
         """Take the episode of one env out, whose last row is open.
 
-        Return observations ``(L + 1, ...)`` and actions ``(L, ...)`` per leaf, rewards ``(L, ...)``
-        and extras ``(L, ...)`` by name.
+        Return what was seen ``(L + 1, ...)`` and actions ``(L, ...)`` per leaf, rewards
+        ``(L, ...)`` and extras ``(L, ...)`` by name.
         """
         start, stop = int(self._start[env_id]), int(self._row[env_id])
         self._row[env_id] = start
         assert self._rewards is not None  # noqa: S101 - an episode ends with a step
         return (
-            [column.take(env_id, start, stop + 1) for column in self._obs],
+            [column.take(env_id, start, stop + 1) for column in self._seen],
             [column.take(env_id, start, stop) for column in self._actions],
             self._rewards.take(env_id, start, stop + 1)[1:],
             {n: c.take(env_id, start, stop) for n, c in (self._extras or {}).items()},
         )
 
-    def clear(self) -> None:
-        self._row[:] = self._start
-        for column in self._columns():
-            column.clear()
-        super().clear()
-
-    def _columns(self) -> list[_Column]:
-        rewards = [self._rewards] if self._rewards else []
-        return [*self._obs, *self._actions, *(self._extras or {}).values(), *rewards]
-
     def _make_room(self) -> None:
-        room = self._start + self._size - self._row
-        for i in np.flatnonzero(room == 0).tolist():
-            for column in self._columns():
-                column.put_aside(i, int(self._start[i]), self._size)
-            self._row[i] = self._start[i]
-            room[i] = self._size
-        self._room = int(room.min())
+        """Put the full blocks aside."""
+        rewards = [self._rewards] if self._rewards else []
+        columns = [*self._seen, *self._actions, *(self._extras or {}).values(), *rewards]
+        full = self._row == self._start + self._size
+        for i in np.flatnonzero(full).tolist():
+            for column in columns:
+                block = column.block[self._start[i] : self._row[i]]
+                column.aside[i].append(block.copy())
+        self._row[full] = self._start[full]
+        self._room = int((self._start + self._size - self._row).min())
 
 
 class _Column:
-    """One leaf: a block of rows per env, and the full blocks of the running episodes."""
+    """One leaf: ``block``, some rows per env, and ``aside``, the full blocks of each env."""
 
     def __init__(self, leaf: Leaf, num_envs: int, size: int) -> None:
         self._leaf = leaf
-        self._block = np.empty((num_envs * size, *leaf.shape), leaf.dtype or object)
-        self._aside: list[list[NDArray[Any]]] = [[] for _ in range(num_envs)]
+        self.block = np.empty((num_envs * size, *leaf.shape), leaf.dtype or object)
+        self.aside: list[list[NDArray[Any]]] = [[] for _ in range(num_envs)]
 
     def put(self, rows: NDArray[np.intp], values: Any) -> None:
-        if self._leaf.dtype is not None:
-            self._block[rows] = values
-        else:  # one by one: arrays among the values are not to be spread over the block
-            for row, value in zip(rows, values, strict=True):
-                self._block[row] = value
-
-    def put_fitting(self, rows: NDArray[np.intp], values: NDArray[Any], what: str) -> None:
-        """Put values of the shape of those before, which their dtype holds without loss."""
-        shape = (len(rows), *self._leaf.shape)
-        self._block[rows] = fit(
-            values, shape, self._block.dtype, what, "the column of those before"
-        )
-
-    def rows(self, rows: NDArray[np.intp]) -> NDArray[Any]:
-        return self._block[rows]
-
-    def put_aside(self, env_id: int, start: int, size: int) -> None:
-        self._aside[env_id].append(self._block[start : start + size].copy())
+        # Arrays among objects are not to be spread over the block.
+        self.block[rows] = values if self._leaf.dtype is not None else objects(values)
 
     def take(self, env_id: int, start: int, stop: int) -> Any:
-        part = self._block[start:stop].copy()
-        aside = self._aside[env_id]
-        if aside:
-            part = np.concatenate([*aside, part])
-            aside.clear()
-        if self._leaf.dtype is None:
-            return stack_objects(list(part), self._leaf)
-        return part
+        part = np.concatenate([*self.aside[env_id], self.block[start:stop]])
+        self.aside[env_id].clear()
+        return part if self._leaf.dtype is not None else stack_objects(list(part), self._leaf)
 
-    def clear(self) -> None:
-        for aside in self._aside:
-            aside.clear()
+
+def stacked(layout: Any, columns: Any) -> Any:
+    """A dict or tuple of columns as arrays ``(k, ...)``; objects that are alike are stacked."""
+    return map_tree(column_of, layout, columns)

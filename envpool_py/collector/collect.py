@@ -1,15 +1,4 @@
-"""The asynchronous collector.
-
-Guarantees:
-
-- The collector never waits for the slowest env: it takes each batch of the pool, and does not wait
-  for resets.
-- While the caller works on an episode or a batch, the envs step: their actions were sent before.
-- With ``balanced=True`` each env does a fixed share. The collected episodes then depend on seeds
-  and policy alone, never on timing; only their order may depend on timing.
-- No episode that was started is dropped, because that would favour short episodes.
-- Memory holds the running episodes, or one batch of transitions, whatever the number collected.
-- Episodes, transitions and rollouts are the same with every ``autoreset_mode``.
+"""The asynchronous collector: while the caller works on what was collected, the envs step.
 
 Fast envs fill more of the batches of ``steps`` than slow ones, and episodes that end early come
 first: the first 16 random CartPole episodes of 16 envs have 17 steps on average, 16 that are chosen
@@ -19,7 +8,7 @@ beforehand have 22. ``rollout`` with ``mode="equal"``, ``episodes`` with ``balan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,7 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from envpool_py import seeding
-from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
+from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, stacked
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
@@ -51,15 +40,14 @@ class _Batch(NamedTuple):
     """A batch of the pool, for the policy and for storage.
 
     In same-step mode a row may end an episode and begin the next. ``obs`` and ``infos``, for the
-    policy, then belong to the next episode; ``parts`` and ``kept``, for storage, to the ended one.
+    policy, then belong to the next episode; ``seen``, for storage, to the ended one.
     """
 
     ids: NDArray[np.intp]
     obs: Any
     infos: Any
-    parts: list[Any]  # per leaf
-    kept: list[dict[str, Any]]  # empty: infos are not kept
-    rewards: NDArray[np.float64] | None  # None: all rows are of resets
+    seen: list[Any]  # per leaf of the observation, and last the infos, if they are kept
+    rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     begins: NDArray[np.bool_]  # rows of resets that were sent
@@ -109,7 +97,6 @@ class AsyncCollector:
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
     ) -> None:
-        check_pool_and_policy(pool, policy)
         self.pool = pool
         self.policy = policy
         self.num_rows = 0
@@ -123,19 +110,15 @@ class AsyncCollector:
         self._keep_infos = [keep_infos] if isinstance(keep_infos, str) else keep_infos
         self._episode = np.full(num_envs, -1)
         self._finished_steps = [0] * num_envs
-        self._resetting = np.zeros(num_envs, dtype=np.bool_)
         self._obs_layout = _common_layout(pool.observation_space)
         self._action_layout = _common_layout(pool.action_space)
         self._fixed_actions = spaces.is_fixed(self._action_layout)
-        leaves = spaces.leaves(self._obs_layout), spaces.leaves(self._action_layout)
-        self._buffer = EpisodeBuffer(num_envs, *leaves)
-        self._last = OpenRows(num_envs, *leaves)
-        self._infos: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        # "steps" or "rollout", when it was left, and the uses of the pool until then.
-        self._left: tuple[str, tuple[int, bytes]] | None = None
         self._in_rows = False  # whether the pool returns trees as rows, and not as columns
         self._held: Any = None  # the rows at which the last rollout ended
-        self._pending: list[Transitions] = []
+        # "steps" or "rollout", when it was left, and the uses of the pool until then.
+        self._left: tuple[str, tuple[int, bytes]] | None
+        self._pending: list[Transitions]
+        self._forget_running()
 
     @property
     def policy(self) -> Policy:
@@ -144,8 +127,7 @@ class AsyncCollector:
 
     @policy.setter
     def policy(self, policy: Policy) -> None:
-        if not callable(policy):
-            raise TypeError(f"policy must be callable, got {type(policy).__name__}")
+        check_pool_and_policy(self.pool, policy)
         self._policy = policy
         self._takes_infos = takes_infos(policy)
 
@@ -248,34 +230,32 @@ class AsyncCollector:
             EnvError: an env failed; the steps of this rollout are lost.
         """
         num_envs = len(self.pool)
-        rows = RolloutBuffer(num_envs, num_steps, self._obs_layout, self._action_layout, mode)
+        layouts = self._obs_layout, self._action_layout
+        keeps_infos = bool(self._keep_infos)
+        rows = RolloutBuffer(num_envs, num_steps, *layouts, mode, keeps_infos=keeps_infos)
         goes_on, self._left = self._left == ("rollout", self._uses()), None
         if goes_on:
             everyone = np.arange(num_envs)
-            rows.open(everyone, *self._held)
-            parts, infos, _ = self._held
-            obs = _stack(self._obs_layout, spaces.join(self._obs_layout, parts))
+            rows.open(everyone, self._held)
+            *parts, infos, _ = self._held
+            obs = stacked(self._obs_layout, spaces.join(self._obs_layout, parts))
             if self._in_rows:
                 obs = spaces.as_rows(self._obs_layout, parts, num_envs)
             self._act(everyone, obs, infos, rows)
         else:
-            self._drop_running()
-            self._start(range(num_envs))
+            self._start_afresh(range(num_envs))
         while self.pool.waiting_id:
             batch = self._receive(self.pool.recv())
             rows.close(batch)
-            waiting = self._begin(batch, batch.ends)
-            if not waiting.any():
-                continue
-            ids, infos = batch.ids[waiting], batch.infos[waiting]
-            obs = spaces.take(batch.obs, waiting)
-            starts = (batch.begins | batch.ends)[waiting]
-            acting = rows.open(ids, self._obs_parts(obs), infos, starts)
-            if acting.any():
-                self._act(ids[acting], spaces.take(obs, acting), infos[acting], rows)
+            acting = self._begin(batch, batch.ends)
+            obs = self._obs_parts(spaces.take(batch.obs, acting))
+            starts = batch.begins | batch.ends
+            seen = [*obs, batch.infos[acting], starts[acting]]
+            acting[acting] = rows.open(batch.ids[acting], seen)
+            self._act_on(batch, acting, rows)
         self._held = rows.held()
         self._left = "rollout", self._uses()
-        return rows.finish(infos=bool(self._keep_infos))
+        return rows.finish()
 
     def _while_episodes(self, total: int, balanced: bool) -> Callable[[int], bool]:
         left = shares(total, len(self.pool)) if balanced else [total]
@@ -298,9 +278,8 @@ class AsyncCollector:
         return lambda env_id: self._finished_steps[env_id] < stops[env_id]
 
     def _episodes(self, may_start: Callable[[int], bool]) -> Iterator[Episode]:
-        self._drop_running()
         starting = [i for i in range(len(self.pool)) if may_start(i)]
-        self._start(starting)
+        self._start_afresh(starting)
         running = len(starting)
         while running:
             finished: list[Episode] = []
@@ -325,15 +304,12 @@ class AsyncCollector:
 
     def _ended(self, batch: _Batch) -> list[Episode]:
         """Store a batch, and take out the episodes that end with it."""
-        self._buffer.add(batch.ids, batch.parts, batch.rewards)
-        for i, info in zip(batch.ids, batch.kept, strict=False):
-            self._infos[i].append(info)
+        self._buffer.add(batch.ids, batch.seen, batch.rewards)
         return [self._finish(batch, int(k)) for k in np.flatnonzero(batch.ends)]
 
     def _steps(self, batch_size: int | None) -> Iterator[Transitions]:
         if self._left != ("steps", self._uses()):
-            self._drop_running()
-            self._start(range(len(self.pool)))
+            self._start_afresh(range(len(self.pool)))
         while True:
             while (transitions := self._take_pending(batch_size)) is not None:
                 used = self._uses()
@@ -366,35 +342,33 @@ class AsyncCollector:
         self.num_batches += 1
         self.num_rows += len(ids)
         self.num_steps += len(ids) - int(np.count_nonzero(begins))
-        parts = self._obs_parts(obs)
+        seen = self._seen(obs, infos)
         ends = terminated | truncated
-        kept = [self._kept(info) for info in infos] if self._keep_infos else []
         if self._same_step and ends.any():
             # A turn-based env goes on where one of its agents has ended.
             ends &= ["final_obs" in info for info in infos]
-            last = np.flatnonzero(ends)
-            parts = self._with_last_obs(parts, last, [infos[k]["final_obs"] for k in last])
-            if kept:
-                for k in last:
-                    kept[k] = self._kept({**infos[k]["final_info"], "env_id": int(ids[k])})
-        of_steps = None if begins.all() else rewards
-        flags = terminated, truncated, begins, ends
-        return _Batch(ids, obs, infos, parts, kept, of_steps, *flags)
+            self._put_last(seen, ids, ends, infos)
+        return _Batch(ids, obs, infos, seen, rewards, terminated, truncated, begins, ends)
 
-    def _with_last_obs(
-        self, parts: list[Any], rows: NDArray[np.intp], last: list[Any]
-    ) -> list[Any]:
-        """Copies of the leaves with the observations ``last`` in ``rows``."""
-        # Rows of an undeclared space may have stacked, and the last not be like them.
-        fixed = [leaf.dtype is not None for leaf in spaces.leaves(self._obs_layout)]
-        found = [
-            part.copy() if is_fixed and isinstance(part, np.ndarray) else list(part)
-            for part, is_fixed in zip(parts, fixed, strict=True)
-        ]
-        for k, obs in zip(rows, last, strict=True):
-            for part, value in zip(found, spaces.split(self._obs_layout, obs, "obs"), strict=True):
+    def _seen(self, obs: Any, infos: Iterable[dict[str, Any]]) -> list[Any]:
+        """What is stored of a batch, per leaf."""
+        kept = [spaces.objects([self._kept(info) for info in infos])] if self._keep_infos else []
+        return [*self._obs_parts(obs), *kept]
+
+    def _put_last(
+        self, seen: list[Any], ids: NDArray[np.intp], ends: NDArray[np.bool_], infos: Any
+    ) -> None:
+        """Replace what was seen in the rows ``ends`` by the last of their episodes."""
+        for n, leaf in enumerate(spaces.leaves(self._obs_layout)):
+            # Rows of an undeclared space may have stacked, and the last not be like them.
+            is_array = leaf.dtype is not None and isinstance(seen[n], np.ndarray)
+            seen[n] = seen[n].copy() if is_array else list(seen[n])
+        for k in np.flatnonzero(ends):
+            last = spaces.split(self._obs_layout, infos[k]["final_obs"], "obs")
+            if self._keep_infos:
+                last.append(self._kept({**infos[k]["final_info"], "env_id": int(ids[k])}))
+            for part, value in zip(seen, last, strict=True):
                 part[k] = value
-        return found
 
     def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
         keys = self._keep_infos
@@ -406,24 +380,22 @@ class AsyncCollector:
         """Store a batch, and make transitions of its rows of steps."""
         rows = ~batch.begins
         ids = batch.ids[rows]
-        obs, actions, extras = self._last.of(ids)
-        info = spaces.objects([self._infos[i][0] for i in ids]) if batch.kept else None
-        self._last.add(batch.ids, batch.parts)
-        for i, one in zip(batch.ids, batch.kept, strict=False):
-            self._infos[i] = [one]
-        if batch.rewards is not None:
+        before, actions, extras = self._last.of(ids)
+        self._last.add(batch.ids, batch.seen)
+        after, _, _ = self._last.of(ids)
+        if len(ids):
             transitions = Transitions(
-                obs=spaces.join(self._obs_layout, obs),
+                obs=spaces.join(self._obs_layout, before),
                 action=spaces.join(self._action_layout, actions),
                 reward=batch.rewards[rows],
                 terminated=batch.terminated[rows],
                 truncated=batch.truncated[rows],
-                next_obs=spaces.join(self._obs_layout, self._last.of(ids)[0]),
+                next_obs=spaces.join(self._obs_layout, after),
                 env_id=ids.astype(np.int64),
                 episode_id=self._episode[ids],
                 extras=extras,
-                info=info,
-                next_info=spaces.objects(batch.kept)[rows] if batch.kept else None,
+                info=before[-1] if self._keep_infos else None,
+                next_info=after[-1] if self._keep_infos else None,
             )
             self._pending.append(transitions)
 
@@ -438,9 +410,9 @@ class AsyncCollector:
             found = found[:batch_size]
         return replace(
             found,
-            obs=_stack(self._obs_layout, found.obs),
-            action=_stack(self._action_layout, found.action),
-            next_obs=_stack(self._obs_layout, found.next_obs),
+            obs=stacked(self._obs_layout, found.obs),
+            action=stacked(self._action_layout, found.action),
+            next_obs=stacked(self._obs_layout, found.next_obs),
         )
 
     def _start(self, env_ids: Sequence[int]) -> None:
@@ -457,16 +429,9 @@ class AsyncCollector:
     def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: OpenRows) -> None:
         """Begin the next episodes of those rows, and send actions to the envs that are running."""
         if self._same_step and again.any():
-            rows.add(batch.ids[again], self._obs_parts(spaces.take(batch.obs, again)))
-            if batch.kept:
-                for k in np.flatnonzero(again):
-                    self._infos[batch.ids[k]] = [self._kept(_of_reset(batch.infos[k]))]
-        acting = self._begin(batch, again)
-        if acting.all() and len(acting):
-            self._act(batch.ids, batch.obs, batch.infos, rows)
-        elif acting.any():
-            obs = spaces.take(batch.obs, acting)
-            self._act(batch.ids[acting], obs, batch.infos[acting], rows)
+            infos = [_of_reset(info) for info in batch.infos[again]]
+            rows.add(batch.ids[again], self._seen(spaces.take(batch.obs, again), infos))
+        self._act_on(batch, self._begin(batch, again), rows)
 
     def _begin(self, batch: _Batch, again: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Begin the next episodes of the rows ``again``; return which rows wait for an action."""
@@ -485,6 +450,13 @@ class AsyncCollector:
                 start_episodes(started)
         return acting
 
+    def _act_on(self, batch: _Batch, acting: NDArray[np.bool_], rows: OpenRows) -> None:
+        """Send actions to the envs of the rows ``acting``."""
+        if acting.any():
+            which = slice(None) if acting.all() else acting  # no copy of a whole batch
+            obs = spaces.take(batch.obs, which)
+            self._act(batch.ids[which], obs, batch.infos[which], rows)
+
     def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: OpenRows) -> None:
         policy: Any = self._policy
         returned = policy(obs, ids, infos=infos) if self._takes_infos else policy(obs, ids)
@@ -498,29 +470,29 @@ class AsyncCollector:
             actions = spaces.join(self._action_layout, parts)
         else:
             actions = spaces.list_actions(self._action_layout, actions, ids.tolist())
-            parts = _stack_rows(self._action_layout, actions, "action")
+            columns = spaces.as_columns(self._action_layout, spaces.objects(actions))
+            parts = spaces.split(self._action_layout, columns, "action")
         # First what may refuse the extras; only then is anything sent.
         rows.add_actions(ids, parts, extras)
         self.pool.send(actions, ids)
 
     def _finish(self, batch: _Batch, k: int) -> Episode:
         env_id = int(batch.ids[k])
-        obs, actions, rewards, extras = self._buffer.take(env_id)
+        seen, actions, rewards, extras = self._buffer.take(env_id)
         ends = np.zeros((2, len(rewards)), dtype=np.bool_)
         ends[:, -1] = batch.terminated[k], batch.truncated[k]
-        infos, self._infos[env_id] = tuple(self._infos[env_id]), []
         episode = Episode(
             env_id=env_id,
             episode_id=int(self._episode[env_id]),
             env_seed=self._seeds.of_env[env_id],
             seed=self._seeds.of_episode[env_id],
-            observations=spaces.join(self._obs_layout, obs),
+            observations=spaces.join(self._obs_layout, seen),
             actions=spaces.join(self._action_layout, actions),
             rewards=rewards,
             terminated=ends[0],
             truncated=ends[1],
             extras=extras,
-            infos=infos,
+            infos=tuple(seen[-1]) if self._keep_infos else (),
         )
         self._finished_steps[env_id] += len(rewards)
         self.num_episodes += 1
@@ -529,20 +501,23 @@ class AsyncCollector:
     def _obs_parts(self, obs: Any) -> list[Any]:
         """The leaves of a batch of observations, each with ``k`` rows."""
         self._in_rows = isinstance(obs, np.ndarray) and not spaces.is_leaf(self._obs_layout)
-        if self._in_rows:
-            return _stack_rows(self._obs_layout, obs, "obs")
-        return spaces.split(self._obs_layout, obs, "obs")
+        return spaces.split(self._obs_layout, spaces.as_columns(self._obs_layout, obs), "obs")
 
-    def _drop_running(self) -> None:
-        """Fetch what an earlier loop, left early, has in flight, and forget its episodes."""
+    def _start_afresh(self, env_ids: Sequence[int]) -> None:
+        """Start episodes, once what an earlier loop has left in flight is fetched and dropped."""
         for _ in settled(self.pool):
             pass
-        self._left = None
-        self._pending = []
-        self._buffer.clear()
-        self._last.clear()
-        self._resetting[:] = False
-        self._infos = [[] for _ in self._infos]
+        self._forget_running()
+        self._start(env_ids)
+
+    def _forget_running(self) -> None:
+        seen, actions = spaces.leaves(self._obs_layout), spaces.leaves(self._action_layout)
+        if self._keep_infos:
+            seen.append(spaces.Leaf((), (), None))
+        self._buffer = EpisodeBuffer(len(self.pool), seen, actions)
+        self._last = OpenRows(len(self.pool), seen, actions)
+        self._resetting = np.zeros(len(self.pool), dtype=np.bool_)
+        self._pending, self._left = [], None
 
 
 def _common_layout(env_spaces: list[Any]) -> Any:
@@ -551,21 +526,6 @@ def _common_layout(env_spaces: list[Any]) -> Any:
     if all(spaces.layout_of(space) == layout for space in env_spaces[1:]):
         return layout
     return spaces.layout_of(None)
-
-
-def _stack_rows(layout: Any, rows: Any, what: str) -> list[Any]:
-    """The leaves of ``k`` trees, each with ``k`` rows."""
-    split_rows = [spaces.split(layout, row, what) for row in rows]
-    return [[row[n] for row in split_rows] for n, _ in enumerate(spaces.leaves(layout))]
-
-
-def _stack(layout: Any, tree: Any) -> Any:
-    """Columns whose objects are stacked where they are alike, as an ``Episode`` has them."""
-
-    def stack(leaf: spaces.Leaf, column: Any) -> Any:
-        return column if leaf.dtype is not None else spaces.stack_objects(list(column), leaf)
-
-    return spaces.map_tree(stack, layout, tree)
 
 
 def _of_reset(info: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,83 +101,70 @@ def evaluate(
             raise TypeError(f"evaluate: task {n} must be a (seed, options), got {task!r}")
     for _ in settled(pool):  # requests before this call
         pass
-    run = _Run(pool, policy, chosen)
-    with contextlib.ExitStack() as stack:
-        done: Callable[[int], Any] = lambda _: None  # noqa: E731
-        if progress:
-            tqdm = packages.load("tqdm", "evaluate: a progress bar needs tqdm; pip install tqdm")
-            done = stack.enter_context(tqdm.tqdm(total=len(chosen), unit="episode")).update
-        run.start(np.arange(len(pool)))
-        while pool.waiting_id:
-            try:
-                done(run.advance())
-            except EnvError as error:
-                ran = ", ".join(map(str, run.tasks_of(error.env_ids)))
-                error.message = f"{error.message}; evaluate ran task {ran}"
-                raise
-    returns, lengths, *flags, infos = zip(*run.found, strict=True) if chosen else [()] * 5
+    found: list[Any] = [None] * len(chosen)
+    bar: Any = contextlib.nullcontext()
+    if progress:
+        tqdm = packages.load("tqdm", "evaluate: a progress bar needs tqdm; pip install tqdm")
+        bar = tqdm.tqdm(total=len(chosen), unit="episode")
+    with bar:
+        for n, result in _run(pool, policy, chosen):
+            found[n] = result
+            if progress:
+                bar.update()
+    returns, lengths, *flags, infos = zip(*found, strict=True) if chosen else [()] * 5
     terminated, truncated = (np.array(flag, np.bool_) for flag in flags)
     columns = np.array(returns, np.float64), np.array(lengths, np.int64), terminated, truncated
     return Evaluation(*columns, list(infos))
 
 
-class _Run:
-    """The state of one evaluation.
+def _run(pool: BaseVectorEnv, policy: Any, tasks: list[Task]) -> Iterator[tuple[int, Any]]:
+    """Run each task; yield its position, and what ``Evaluation`` holds of it, when it has ended."""
+    has_infos = takes_infos(policy)
+    start_episodes = getattr(policy, "start_episodes", lambda _: None)
+    same_step = pool.autoreset_mode is AutoresetMode.SAME_STEP
+    left = iter(range(len(tasks)))
+    # Of each env: its task (-1: none), and its steps and return; -1 steps before its reset.
+    task, length = np.full(len(pool), -1), np.zeros(len(pool), np.int64)
+    total: list[Any] = [0.0] * len(pool)
 
-    Attributes:
-        found: of each task, what ``Evaluation`` holds.
-    """
-
-    def __init__(self, pool: BaseVectorEnv, policy: Any, tasks: list[Task]) -> None:
-        self._pool, self._policy, self._tasks = pool, policy, tasks
-        self._takes_infos = takes_infos(policy)
-        self._start_episodes = getattr(policy, "start_episodes", lambda _: None)
-        self._same_step = pool.autoreset_mode is AutoresetMode.SAME_STEP
-        self._next = iter(range(len(tasks)))
-        # Of each env: its task (-1: none), and its steps and return; -1 steps before its reset.
-        self._task, self._length = np.full(len(pool), -1), np.zeros(len(pool), np.int64)
-        self._return: list[Any] = [0.0] * len(pool)
-        self.found: list[Any] = [None] * len(tasks)
-
-    def tasks_of(self, ids: Sequence[int]) -> list[int]:
-        """The tasks that these envs run."""
-        return [int(n) for n in self._task[list(ids)] if n >= 0]
-
-    def start(self, ids: NDArray[np.intp]) -> None:
+    def start(ids: NDArray[np.intp]) -> None:
         """Reset these envs: those that have a task for the same, the others for the next ones."""
-        for i in ids[self._task[ids] < 0]:
-            self._task[i] = next(self._next, -1)
-        ids = ids[self._task[ids] >= 0]
+        for i in ids[task[ids] < 0]:
+            task[i] = next(left, -1)
+        ids = ids[task[ids] >= 0]
         if len(ids):
-            seeds, options = zip(*(self._tasks[n] for n in self._task[ids]), strict=True)
-            self._length[ids] = -1
-            self._pool.send_reset(ids, seed=seeds, options=options)
+            seeds, options = zip(*(tasks[n] for n in task[ids]), strict=True)
+            length[ids] = -1
+            pool.send_reset(ids, seed=seeds, options=options)
 
-    def advance(self) -> int:
-        """Take a batch, and send the next requests; return how many episodes have ended."""
-        obs, rewards, terminated, truncated, infos = self._pool.recv()
-        ids = self._pool.batch_ids
-        self._length[ids] += 1
-        steps = self._length[ids] > 0
-        for k, i in enumerate(ids.tolist()):
-            self._return[i] = self._return[i] + rewards[k] if steps[k] else 0.0
-        ends = (terminated | truncated) & steps
-        if self._same_step:  # a turn-based env goes on where one of its agents has ended
-            ends &= ["final_obs" in info for info in infos]
-        done = ends & ["env_error" not in info for info in infos]
-        for k in np.flatnonzero(done).tolist():
-            i = ids[k]
-            info = infos[k]["final_info"] if self._same_step else infos[k]
-            info.pop("env_id", None)
-            row = self._return[i], self._length[i], terminated[k], truncated[k], info
-            self.found[self._task[i]] = row
-        self._task[ids[done]] = -1
-        self.start(ids[ends])
-        if not steps.all():
-            self._start_episodes(ids[~steps])
-        if not ends.all():
-            rows = ~ends
-            ids, obs, infos = ids[rows], spaces.take(obs, rows), infos[rows]
-            extra = {"infos": infos} if self._takes_infos else {}
-            self._pool.send(split_extras(self._policy(obs, ids, **extra), ids)[0], ids)
-        return int(np.count_nonzero(done))
+    start(np.arange(len(pool)))
+    while pool.waiting_id:
+        try:
+            obs, rewards, terminated, truncated, infos = pool.recv()
+            ids = pool.batch_ids
+            length[ids] += 1
+            steps = length[ids] > 0
+            for k, i in enumerate(ids.tolist()):
+                total[i] = total[i] + rewards[k] if steps[k] else 0.0
+            ends = (terminated | truncated) & steps
+            if same_step:  # a turn-based env goes on where one of its agents has ended
+                ends &= ["final_obs" in info for info in infos]
+            done = ends & ["env_error" not in info for info in infos]
+            for k in np.flatnonzero(done).tolist():
+                i = ids[k]
+                info = infos[k]["final_info"] if same_step else infos[k]
+                info.pop("env_id", None)
+                yield int(task[i]), (total[i], length[i], terminated[k], truncated[k], info)
+            task[ids[done]] = -1
+            start(ids[ends])
+            if not steps.all():
+                start_episodes(ids[~steps])
+            if not ends.all():
+                rows = ~ends
+                ids, obs, infos = ids[rows], spaces.take(obs, rows), infos[rows]
+                extra = {"infos": infos} if has_infos else {}
+                pool.send(split_extras(policy(obs, ids, **extra), ids)[0], ids)
+        except EnvError as error:
+            ran = ", ".join(str(n) for n in task[list(error.env_ids)] if n >= 0)
+            error.message = f"{error.message}; evaluate ran task {ran}"
+            raise

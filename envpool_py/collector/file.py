@@ -39,8 +39,8 @@ from envpool_py.collector.reader import (
     escaped,
     leaves_of,
     load,
-    order_of,
     read_folder,
+    spans,
 )
 from envpool_py.env import spaces
 from envpool_py.record import plain_codec
@@ -105,10 +105,7 @@ class EpisodeWriter:
         json.dumps(self.metadata)  # says now, not at the end, what JSON can't hold
         check_path(path, append=append)
         self._folder = folder_of(self._path)
-        self._columns_of = {
-            what: (spaces.layout_of(space), leaves_of(what, space))
-            for what, space in (("observations", observation_space), ("actions", action_space))
-        }
+        self._spaces = {"observations": observation_space, "actions": action_space}
         self._columns: dict[str, GrowingArray] = {}
         self._index: GrowingArray | None = None
         self.num_episodes = self.num_steps = self._info_bytes = 0
@@ -142,9 +139,8 @@ class EpisodeWriter:
                 name: GrowingArray.create(self._file(name), array) for name, array in arrays.items()
             }
             self._index = GrowingArray.create(self._file("episodes"), entry)
-        starts = {"observations": self.num_steps + self.num_episodes, "infos": self._info_bytes}
         for name, array in arrays.items():
-            self._columns[name].put(starts.get(name.partition("/")[0], self.num_steps), array)
+            self._columns[name].put(int(spans(name, entry)[0][0]), array)
         # Last, so that an episode counts only when all of its arrays are there.
         self._index.put(self.num_episodes, entry)
         self.num_episodes += 1
@@ -170,7 +166,7 @@ class EpisodeWriter:
             if self._is_npz:
                 unfinished = self._folder / "packed.tmp"
                 try:
-                    _pack(*read_folder(self._folder, mmap=True), unfinished, self._compress)
+                    _pack(read_folder(self._folder, mmap=True), unfinished, self._compress)
                 except OSError:
                     unfinished.unlink(missing_ok=True)
                     raise
@@ -194,24 +190,24 @@ class EpisodeWriter:
             ("observations", episode.observations, steps + 1),
             ("actions", episode.actions, steps),
         ):
-            layout, names = self._columns_of[what]
-            space = f"the column of {what[:-1]}_space"
-            found = spaces.split(layout, tree, env + what)
-            for (name, dtype), leaf, part in zip(names, spaces.leaves(layout), found, strict=True):
-                if leaf.dtype is None:
-                    arrays[name] = _texts(part, rows, dtype, env + name, space)
+            space = self._spaces[what]
+            parts = spaces.split(spaces.layout_of(space), tree, env + what)
+            column = f"the column of {what[:-1]}_space"
+            for (name, shape, dtype), part in zip(leaves_of(what, space), parts, strict=True):
+                if dtype.kind == "U":
+                    arrays[name] = _texts(part, rows, dtype, env + name, column)
                 else:
-                    shape = (rows, *leaf.shape)
-                    arrays[name] = spaces.fit(part, shape, dtype, env + name, space)
+                    arrays[name] = spaces.fit(part, (rows, *shape), dtype, env + name, column)
         own = f"an episode of {steps} steps"
         for name in ("terminated", "truncated"):
             flags = getattr(episode, name)
             arrays[name] = spaces.fit(flags, (steps,), np.dtype(bool), env + name, own)
         extras = {f"extras/{escaped(name)}": value for name, value in episode.extras.items()}
         for name, value in {"rewards": episode.rewards, **extras}.items():
-            column = np.asarray(value) if name not in self._columns else self._columns[name]
-            shape = column.shape[1:] if isinstance(column, np.ndarray) else column.shape
-            dtype = np.dtype(float) if name == "rewards" else column.dtype
+            first = np.asarray(value)
+            shape, dtype = first.shape[1:], first.dtype if name in extras else np.dtype(float)
+            if name in self._columns:
+                shape, dtype = self._columns[name].shape, self._columns[name].dtype
             arrays[name] = spaces.fit(value, (steps, *shape), dtype, env + name, own)
         try:
             infos = plain_codec.encode(list(episode.infos)) if episode.infos else b""
@@ -251,7 +247,7 @@ class EpisodeWriter:
     def _begin(self, earlier: Episodes | None) -> None:
         """Make the folder, with the episodes of an ``.npz``; it has its name only when complete."""
         if earlier is not None:
-            self._check_head(earlier.head)
+            self._check_spaces(earlier)
         folder, self._folder = self._folder, places.temporary_of(self._path)
         self._folder.mkdir()
         self._lock = Lock(self._folder)
@@ -266,20 +262,18 @@ class EpisodeWriter:
     def _go_on(self) -> None:
         """Open the columns of the folder behind their last whole episode."""
         (self._folder / PACKED).unlink(missing_ok=True)  # another will be packed
-        arrays, data = read_folder(self._folder, mmap=True)
-        self._check_head(data)
-        self.metadata = {**data["metadata"], **self.metadata}
-        self.num_episodes = len(arrays["episodes/length"])
-        self.num_steps = int(arrays["episodes/length"].sum())
-        self._info_bytes = int(arrays["episodes/info_bytes"].sum())
+        found = read_folder(self._folder, mmap=True)
+        self._check_spaces(found)
+        self.metadata = {**found.metadata, **self.metadata}
+        self.num_episodes, self.num_steps = len(found), found.num_steps
+        self._info_bytes = int(found.table["info_bytes"].sum())
         if self.num_episodes:
-            names = [name for name in arrays if not name.startswith("episodes/")]
-            self._columns = {name: GrowingArray.open(self._file(name)) for name in names}
-            self._index = GrowingArray.open(self._file("episodes"))
+            self._columns = {name: GrowingArray(self._file(name)) for name in found.columns}
+            self._index = GrowingArray(self._file("episodes"))
 
-    def _check_head(self, head: Mapping[str, Any]) -> None:
+    def _check_spaces(self, earlier: Episodes) -> None:
         for name in ("observation_space", "action_space"):
-            old, new = head[name], self._head[name]
+            old, new = earlier.head[name], self._head[name]
             if old != new:
                 raise ValueError(
                     f"{self._path}: the episodes there have the {name} {old}, but these {new}"
@@ -330,7 +324,7 @@ def check_path(path: str | os.PathLike[str], *, append: bool = False) -> None:
 
 def _has_episodes(folder: Path) -> bool:
     try:
-        return len(read_folder(folder, mmap=True)[0]["episodes/length"]) > 0
+        return len(read_folder(folder, mmap=True)) > 0
     except (OSError, ValueError):
         return True  # a damaged one may have some
 
@@ -349,33 +343,28 @@ def _texts(values: Any, rows: int, dtype: np.dtype[Any], what: str, space: str) 
     return np.array(texts, dtype)
 
 
-def _pack(arrays: Mapping[str, Any], head: Mapping[str, Any], path: Path, compress: bool) -> None:
-    """Write the arrays of a folder as an ``.npz``, the episodes in their order."""
-    order = order_of(arrays)
-    index = {name: arrays[f"episodes/{name}"][order] for name in INDEX}
-    lengths, info_bytes = index["length"], index["info_bytes"]
-    # (first row, rows) of each episode in the folder.
-    places = {
-        "observations": (index["observation_start"], lengths + 1),
-        "infos": (index["info_start"], info_bytes),
-    }
-    of_steps = index["start"], lengths
+def _pack(episodes: Episodes, path: Path, compress: bool) -> None:
+    """Write the episodes of a folder as an ``.npz``, in their order."""
+    lengths, info_bytes = episodes.lengths, episodes.table["info_bytes"]
     starts = np.cumsum(lengths) - lengths
-    index["start"], index["observation_start"] = starts, starts + np.arange(len(starts))
-    index["info_start"] = np.cumsum(info_bytes) - info_bytes
-    whole = {"metadata": np.array(json.dumps(head))}
-    whole |= {f"episodes/{name}": values for name, values in index.items()}
+    packed = {
+        **episodes.table,
+        "start": starts,
+        "observation_start": starts + np.arange(len(starts)),
+        "info_start": np.cumsum(info_bytes) - info_bytes,
+    }
+    whole = {"metadata": np.array(json.dumps(episodes.head))}
+    whole |= {f"episodes/{name}": values for name, values in packed.items()}
     method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with zipfile.ZipFile(path, "w", method, compresslevel=1) as archive:
         for name, values in whole.items():
             with _member(archive, name) as member:
                 np.lib.format.write_array(member, values, (1, 0), allow_pickle=False)
-        for name in sorted(arrays.keys() - whole.keys()):
-            array = arrays[name]
+        for name, column in sorted(episodes.columns.items()):
             with _member(archive, name) as member:
-                member.write(header_of(array.shape, array.dtype))
-                for first, rows in zip(*places.get(name.partition("/")[0], of_steps), strict=True):
-                    member.write(array[first : first + rows].tobytes())
+                member.write(header_of(column.shape, column.dtype))
+                for first, rows in zip(*spans(name, episodes.table), strict=True):
+                    member.write(column[first : first + rows].tobytes())
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:

@@ -16,28 +16,25 @@ from numpy.typing import NDArray
 
 
 class GrowingArray:
-    """An array in a file that exists, to which rows of this ``shape`` are added."""
+    """The array in an ``.npy`` file, to which rows of its ``shape`` and ``dtype`` are added."""
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.shape, self.dtype = shape, dtype
-        self._row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    def __init__(self, path: Path) -> None:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        self.shape, self.dtype = found.shape[1:], found.dtype
+        self._row_bytes = int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
         self._file = path.open("r+b", buffering=0)
-        header = header_of((0, *shape), dtype)
+        header = header_of((0, *self.shape), self.dtype)
         self._start = len(header)
         self._before, first, self._after = header.rpartition(b"'shape': (0,")
         self._before += first[:-2]
 
     @classmethod
     def create(cls, path: Path, rows: NDArray[Any]) -> GrowingArray:
+        """Make a file for rows like these."""
         unfinished = path.with_suffix(".tmp")
         unfinished.write_bytes(header_of((0, *rows.shape[1:]), rows.dtype))
         unfinished.replace(path)
-        return cls(path, rows.shape[1:], rows.dtype)
-
-    @classmethod
-    def open(cls, path: Path) -> GrowingArray:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        return cls(path, found.shape[1:], found.dtype)
+        return cls(path)
 
     def put(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows from row ``first`` on; the array ends with them."""

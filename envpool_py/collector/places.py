@@ -26,7 +26,6 @@ import weakref
 from collections.abc import Callable
 from glob import escape
 from pathlib import Path
-from typing import Any
 
 try:
     import fcntl
@@ -126,29 +125,16 @@ def remove_unfinished(path: Path) -> None:
     folder = folder_of(path)
     if folder == path or not folder.exists():
         return
-    strangers = strangers_in(folder)
-    if strangers:
-        raise FileExistsError(
-            f"{folder}: holds {strangers[0]}, which is no part of a file of episodes; move it away"
-        )
+    try:
+        is_ours = json.loads((folder / METADATA).read_text(encoding="utf-8"))["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError):
+        is_ours = False
+    for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:
+        has_our_name = file.suffix in (".npy", ".tmp") or file.name in (METADATA, PACKED)
+        if not (is_ours and file.is_file() and has_our_name):
+            raise FileExistsError(
+                f"{folder}: holds {file.name}, which is no part of a file of episodes; move it away"
+            )
     lock = Lock(folder)
     remove(folder, path)
     lock.release()
-
-
-def strangers_in(folder: Path) -> list[str]:
-    """The names in a folder that no writer wrote; its own name, if it is no folder of episodes."""
-    try:
-        head: Any = json.loads((folder / METADATA).read_text(encoding="utf-8"))
-        is_ours = head["format"] == FORMAT
-    except (OSError, ValueError, KeyError, TypeError):
-        is_ours = False
-    names = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    ours = [METADATA, PACKED] if is_ours else []
-    return [
-        each.name
-        for each in names
-        if not is_ours
-        or not each.is_file()
-        or not (each.suffix in (".npy", ".tmp") or each.name in ours)
-    ]

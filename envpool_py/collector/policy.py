@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+import gymnasium as gym
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
-from envpool_py.env.spaces import is_leaf, layout_of
 from envpool_py.pool.base import BaseVectorEnv
 
 #: How many actions of an env the random policy draws at a time.
@@ -107,45 +107,27 @@ class RandomPolicy:
     """
 
     def __init__(self, pool: BaseVectorEnv, seed: int | None = None) -> None:
-        self._spaces = []
+        self._actions = []
         for i, space in enumerate(pool.action_space):
             if space is None:
                 raise ValueError(f"env {i} declares no action space, so no action can be drawn")
-            batched = batch_space(space, _DRAWN)
             # A stream of its own: with the env's seed it would repeat what the env itself draws.
             state = np.random.SeedSequence(seed, spawn_key=(i,)).generate_state(1, np.uint64)
-            batched.seed(int(state[0]))
-            self._spaces.append(batched)
-        self._next = np.full(len(self._spaces), _DRAWN)
-        self._room = 0  # every env has so many actions drawn, or more
-        layouts = [layout_of(space) for space in pool.action_space]
-        self._drawn: Any = [()] * len(self._spaces)
-        if is_leaf(layouts[0]) and layouts[0].dtype and all(one == layouts[0] for one in layouts):
-            shape = (len(self._spaces), _DRAWN, *layouts[0].shape)
-            self._drawn = np.empty(shape, layouts[0].dtype)
+            self._actions.append(_draw(space, int(state[0])))
 
-    def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> Any:  # noqa: ARG002
-        """Draw ``k`` actions: an array where the action space is one, else a list.
+    def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:  # noqa: ARG002
+        """Draw ``k`` actions.
 
         Args:
             obs: not used.
             env_ids: ``(k,)``.
         """
-        if not self._room:
-            self._make_room()
-        self._room -= 1
-        place = self._next[env_ids]
-        self._next[env_ids] = place + 1
-        if isinstance(self._drawn, np.ndarray):
-            return self._drawn[env_ids, place]
-        return [self._drawn[i][n] for i, n in zip(env_ids, place, strict=True)]
+        return [next(self._actions[i]) for i in env_ids]
 
-    def _make_room(self) -> None:
-        for i in np.flatnonzero(self._next == _DRAWN):
-            sample = self._spaces[i].sample()
-            if isinstance(self._drawn, np.ndarray):
-                self._drawn[i] = sample
-            else:
-                self._drawn[i] = tuple(iterate(self._spaces[i], sample))
-            self._next[i] = 0
-        self._room = _DRAWN - int(self._next.max())
+
+def _draw(space: gym.Space[Any], seed: int) -> Iterator[Any]:
+    """Draw actions indefinitely, many at a time, which is faster."""
+    batched = batch_space(space, _DRAWN)
+    batched.seed(seed)
+    while True:
+        yield from iterate(batched, batched.sample())

@@ -8,7 +8,7 @@ import os
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 from urllib.parse import unquote
@@ -33,6 +33,16 @@ INDEX = (
     *("start", "observation_start", "length", "env_id", "episode_id", "env_seed", "seed"),
     *("info_start", "info_bytes", "return"),
 )
+
+
+def spans(name: str, table: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first row, and the number of rows, of each episode in the column of this name."""
+    kind = name.partition("/")[0]
+    if kind == "observations":
+        return table["observation_start"], table["length"] + 1
+    if kind == "infos":
+        return table["info_start"], table["info_bytes"]
+    return table["start"], table["length"]
 
 
 class Episodes(Sequence[Episode]):
@@ -60,34 +70,36 @@ class Episodes(Sequence[Episode]):
         extras: arrays ``(T, ...)`` by name.
     """
 
-    def __init__(self, arrays: Mapping[str, Any], head: Mapping[str, Any]) -> None:
+    # Of the file: the metadata; by the names of ``INDEX`` the fields of all episodes; and all
+    # other arrays, which may have the rows of one more episode, that was being written.
+    def __init__(
+        self, head: dict[str, Any], table: Mapping[str, Any], columns: Mapping[str, Any]
+    ) -> None:
         self.head = head
         self.metadata: dict[str, Any] = head["metadata"]
         self.observation_space = space_json.from_json(head["observation_space"])
         self.action_space = space_json.from_json(head["action_space"])
-        order = order_of(arrays)
-        index = {name: arrays[f"episodes/{name}"][order] for name in INDEX}
-        self.env_ids, self.episode_ids = index["env_id"], index["episode_id"]
-        self.env_seeds, self.seeds = index["env_seed"], index["seed"]
-        self.lengths, self.returns = index["length"], index["return"]
-        self.starts, self.observation_starts = index["start"], index["observation_start"]
-        self._info_starts, self._info_bytes = index["info_start"], index["info_bytes"]
-        self._infos = arrays["infos"]
-        self.observations, self.actions = (
-            spaces.join(
-                spaces.layout_of(space), [arrays[name] for name, _ in leaves_of(what, space)]
-            )
-            for what, space in (
-                ("observations", self.observation_space),
-                ("actions", self.action_space),
-            )
-        )
-        self.rewards = arrays["rewards"]
-        self.terminated = arrays["terminated"]
-        self.truncated = arrays["truncated"]
+        order = np.lexsort((table["episode_id"], table["env_id"]))
+        self.table = table = {name: table[name][order] for name in INDEX}
+        self.env_ids, self.episode_ids = table["env_id"], table["episode_id"]
+        self.env_seeds, self.seeds = table["env_seed"], table["seed"]
+        self.lengths, self.returns = table["length"], table["return"]
+        self.starts, self.observation_starts = table["start"], table["observation_start"]
+        self.columns: dict[str, Any] = {}
+        for name, column in columns.items():
+            rows = int(spans(name, table)[1].sum())
+            if len(column) < rows:
+                raise ValueError(f"damaged: {name} has {len(column)} rows")
+            self.columns[name] = column[:rows]
+        columns = self.columns
+        self.observations = _tree("observations", self.observation_space, columns)
+        self.actions = _tree("actions", self.action_space, columns)
+        self.rewards = columns["rewards"]
+        self.terminated = columns["terminated"]
+        self.truncated = columns["truncated"]
         self.extras = {
-            name.removeprefix("extras/").replace("~1", "/").replace("~0", "~"): arrays[name]
-            for name in arrays
+            name.removeprefix("extras/").replace("~1", "/").replace("~0", "~"): column
+            for name, column in columns.items()
             if name.startswith("extras/")
         }
 
@@ -122,9 +134,6 @@ class Episodes(Sequence[Episode]):
             infos=self._infos_of(k),
         )
 
-    def __iter__(self) -> Iterator[Episode]:
-        return (self[k] for k in range(len(self)))
-
     @property
     def num_steps(self) -> int:
         """The steps of all episodes."""
@@ -136,7 +145,7 @@ class Episodes(Sequence[Episode]):
         within = np.arange(self.num_steps) - (np.cumsum(self.lengths) - self.lengths)[episode]
         rows, before = self.starts[episode] + within, self.observation_starts[episode] + within
         info = next_info = None
-        if self._info_bytes.any():
+        if self.table["info_bytes"].any():
             infos = [self._infos_of(k) for k in range(len(self))]
             info = spaces.objects([one for own in infos for one in own[:-1]])
             next_info = spaces.objects([one for own in infos for one in own[1:]])
@@ -180,10 +189,9 @@ class Episodes(Sequence[Episode]):
         return write(self, dataset_id, options)
 
     def _infos_of(self, k: int) -> tuple[dict[str, Any], ...]:
-        first, size = int(self._info_starts[k]), int(self._info_bytes[k])
-        return (
-            tuple(plain_codec.decode(self._infos[first : first + size].tobytes())) if size else ()
-        )
+        first, size = (int(column[k]) for column in spans("infos", self.table))
+        infos = self.columns["infos"][first : first + size]
+        return tuple(plain_codec.decode(infos.tobytes())) if size else ()
 
     def __repr__(self) -> str:
         return f"<{len(self)} episodes, {self.num_steps} steps>"
@@ -210,7 +218,7 @@ def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
     target = Path(path)
     partial, packed = folder_of(target), packed_of(target) / PACKED
     if partial.is_dir() and (partial == target or not target.exists()):
-        return _loaded(partial, lambda: read_folder(partial, mmap=mmap))
+        return _loaded(partial, mmap=mmap)
     if partial != target and partial.exists():
         warnings.warn(
             f"{target}: another run has not finished, or was killed, and has left its episodes in"
@@ -219,30 +227,18 @@ def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
         )
     # Of a writer that was killed just before it gave the file its name.
     with contextlib.suppress(FileNotFoundError):
-        return _loaded(packed, lambda: _read_npz(packed))
-    return _loaded(target, lambda: _read_npz(target))
+        return _loaded(packed, mmap=mmap)
+    return _loaded(target, mmap=mmap)
 
 
-def _loaded(path: Path, read: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> Episodes:
-    """The episodes that ``read`` returns; ValueError with ``path`` if they can't be read."""
+def _loaded(path: Path, *, mmap: bool) -> Episodes:
+    """The episodes of a file or folder; ValueError with ``path`` if they can't be read."""
     try:
-        arrays, head = read()
-        _check_rows(arrays)
-        return Episodes(arrays, head)
+        return read_folder(path, mmap=mmap) if path.is_dir() else _read_npz(path)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: damaged: {describe(error)}") from error
-
-
-def _check_rows(arrays: Mapping[str, Any]) -> None:
-    """Check that no array is shorter than its episodes."""
-    steps, number = int(arrays["episodes/length"].sum()), len(arrays["episodes/length"])
-    infos = int(arrays["episodes/info_bytes"].sum())
-    rows = {"observations": steps + number, "episodes": number, "infos": infos}
-    for name, array in arrays.items():
-        if len(array) != rows.get(name.partition("/")[0], steps):
-            raise ValueError(f"damaged: {name} has {len(array)} rows")
 
 
 def escaped(key: str) -> str:
@@ -250,20 +246,25 @@ def escaped(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def leaves_of(what: str, space: gym.Space[Any] | None) -> list[tuple[str, np.dtype[Any]]]:
-    """Name in the file and dtype of each leaf."""
+def leaves_of(
+    what: str, space: gym.Space[Any] | None
+) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+    """Name in the file, shape of a row, and dtype of each leaf."""
     layout, found = spaces.layout_of(space), []
     parts = spaces.split(layout, spaces.parts_of(space), what)
     for leaf, part in zip(spaces.leaves(layout), parts, strict=True):
         name = "/".join([what, *(escaped(str(key)) for key in leaf.path)])
         is_text = isinstance(part, gym.spaces.Text)
-        found.append((name, np.dtype(f"U{part.max_length}" if is_text else part.dtype)))
+        dtype: np.dtype[Any] = np.dtype(f"U{part.max_length}" if is_text else part.dtype)
+        found.append((name, leaf.shape, dtype))
     return found
 
 
-def order_of(arrays: Mapping[str, Any]) -> NDArray[np.intp]:
-    """The order of the episodes by (env id, episode id)."""
-    return np.lexsort((arrays["episodes/episode_id"], arrays["episodes/env_id"]))
+def _tree(what: str, space: gym.Space[Any], columns: Mapping[str, Any]) -> Any:
+    """The columns of a space, as a dict or tuple of arrays if it is a Dict or Tuple."""
+    return spaces.join(
+        spaces.layout_of(space), [columns[name] for name, _, _ in leaves_of(what, space)]
+    )
 
 
 def _check_head(head: Mapping[str, Any]) -> None:
@@ -274,43 +275,36 @@ def _check_head(head: Mapping[str, Any]) -> None:
         raise ValueError(f"version {version} of the format; this package reads {VERSION}")
 
 
-def read_folder(folder: Path, *, mmap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a folder, cut to whole episodes, and its metadata."""
+def read_folder(folder: Path, *, mmap: bool) -> Episodes:
+    """The whole episodes of a folder."""
     if not (folder / METADATA).exists():
         raise ValueError("not a folder of episodes: it has no metadata.json")
     head = json.loads((folder / METADATA).read_text(encoding="utf-8"))
     _check_head(head)
-    index_file = folder / "episodes.npy"
-    exists = index_file.exists()
-    index: Any = np.load(index_file, allow_pickle=False) if exists else ()
-    if not len(index):  # killed before the first episode was complete
-        return _no_episodes(head), head
-    arrays: dict[str, Any] = {f"episodes/{name}": index[name] for name in INDEX}
-    steps, infos = int(index["length"].sum()), int(index["info_bytes"].sum())
-    rows = {"observations": steps + len(index), "infos": infos}
+    table_file = folder / "episodes.npy"
+    table: Any = np.load(table_file, allow_pickle=False) if table_file.exists() else ()
+    if not len(table):  # killed before the first episode was complete
+        return _no_episodes(head)
     mode: Any = "r" if mmap else None
-    for file in sorted(folder.glob("*.npy")):
-        if file != index_file:
-            name = unquote(file.name.removesuffix(".npy"))
-            whole = np.load(file, mmap_mode=mode, allow_pickle=False)
-            # What is behind is of an episode that was being written.
-            arrays[name] = whole[: rows.get(name.partition("/")[0], steps)]
-    return arrays, head
+    columns = {
+        unquote(file.name.removesuffix(".npy")): np.load(file, mmap_mode=mode, allow_pickle=False)
+        for file in sorted(folder.glob("*.npy"))
+        if file != table_file
+    }
+    return Episodes(head, table, columns)
 
 
-def _no_episodes(head: Mapping[str, Any]) -> dict[str, Any]:
-    arrays: dict[str, Any] = {f"episodes/{name}": np.empty(0, np.int64) for name in INDEX}
+def _no_episodes(head: dict[str, Any]) -> Episodes:
+    kinds = {"rewards": float, "terminated": bool, "truncated": bool, "infos": np.uint8}
+    columns: dict[str, Any] = {name: np.empty(0, dtype) for name, dtype in kinds.items()}
     for what in ("observations", "actions"):
         space = space_json.from_json(head[f"{what[:-1]}_space"])
-        shapes = [leaf.shape for leaf in spaces.leaves(spaces.layout_of(space))]
-        for (name, dtype), shape in zip(leaves_of(what, space), shapes, strict=True):
-            arrays[name] = np.empty((0, *shape), dtype)
-    kinds = {"rewards": float, "terminated": bool, "truncated": bool, "infos": np.uint8}
-    return {**arrays, **{name: np.empty(0, dtype) for name, dtype in kinds.items()}}
+        for name, shape, dtype in leaves_of(what, space):
+            columns[name] = np.empty((0, *shape), dtype)
+    return Episodes(head, {name: np.empty(0, np.int64) for name in INDEX}, columns)
 
 
-def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of an ``.npz``, and its metadata."""
+def _read_npz(path: Path) -> Episodes:
     if path.exists() and not zipfile.is_zipfile(path):
         raise ValueError("not a file of episodes: no .npz, and no folder")
     with np.load(path, allow_pickle=False) as file:
@@ -318,5 +312,5 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise ValueError("not a file of episodes: it has no metadata")
         head = json.loads(str(file["metadata"]))
         _check_head(head)
-        arrays = {name: file[name] for name in file if name != "metadata"}
-    return arrays, head
+        columns = {name: file[name] for name in file if name != "metadata"}
+    return Episodes(head, {name: columns.pop(f"episodes/{name}") for name in INDEX}, columns)

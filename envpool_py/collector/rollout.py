@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.collector.buffer import OpenRows
+from envpool_py.collector.buffer import OpenRows, stacked
 from envpool_py.env import spaces
 
 
@@ -65,48 +65,34 @@ class Rollout:
 class RolloutBuffer(OpenRows):
     """The steps of one rollout, each in a slot: ``t * N + n`` if equal, else in order of sending.
 
-    The last ``N`` slots are of the rows at which the envs stop.
-
-    Args:
-        num_envs: how many envs.
-        num_steps: of each env, or on average.
-        obs: the layout of an observation.
-        action: the layout of an action.
-        mode: ``"equal"``: each env makes ``num_steps`` steps; ``"variable"``: all together make
-            ``num_envs`` times as many.
+    The last ``N`` slots are of the rows at which the envs stop. ``obs`` and ``action`` are layouts.
     """
 
-    def __init__(self, num_envs: int, num_steps: int, obs: Any, action: Any, mode: str) -> None:
+    def __init__(
+        self, num_envs: int, num_steps: int, obs: Any, action: Any, mode: str, *, keeps_infos: bool
+    ) -> None:
         if num_steps < 1:
             raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
         if mode not in ("equal", "variable"):
             raise ValueError(f"mode must be 'equal' or 'variable', got {mode!r}")
-        super().__init__(num_envs, spaces.leaves(obs), spaces.leaves(action), num_steps + 1)
+        infos, starts = spaces.Leaf((), (), None), spaces.Leaf((), (), np.dtype(bool))
+        seen = [*spaces.leaves(obs), infos, starts]
+        super().__init__(num_envs, seen, spaces.leaves(action), num_steps + 1)
         self._num_steps, self._equal, self._total = num_steps, mode == "equal", num_envs * num_steps
-        self._layouts = obs, action
+        self._layouts, self._keeps_infos = (obs, action), keeps_infos
         self._sent = np.zeros(num_envs, np.int64)
         num_slots = self._total + num_envs
         self._env = np.empty(num_slots, np.intp)
-        # terminated, truncated, env_error, episode_starts
-        self._flags = np.zeros((4, num_slots), np.bool_)
-        self._infos = np.empty(num_slots, object)
+        # terminated, truncated, env_error
+        self._flags = np.zeros((3, num_slots), np.bool_)
         self._rewards: NDArray[np.float64] | None = None
         self._final: dict[int, list[Any]] = {}  # last observations per leaf, by slot
 
-    def open(
-        self,
-        ids: NDArray[np.intp],
-        obs: Sequence[Any],
-        infos: NDArray[np.object_],
-        starts: NDArray[np.bool_],
-    ) -> NDArray[np.bool_]:
+    def open(self, ids: NDArray[np.intp], seen: Sequence[Any]) -> NDArray[np.bool_]:
         """Begin the next step of each of these envs; return which have one to make: ``(k,)``.
 
-        Args:
-            ids: ``(k,)``.
-            obs: one array ``(k, ...)`` per leaf.
-            infos: of these observations, ``(k,)``.
-            starts: whether they are the first ones of episodes, ``(k,)``.
+        ``seen`` are observations, ``(k, ...)`` per leaf, their infos, and whether they are the
+        first ones of episodes.
         """
         if self._equal:
             slots = self._sent[ids] * self._num_envs + ids
@@ -115,16 +101,13 @@ class RolloutBuffer(OpenRows):
             slots = self._sent.sum() + np.arange(len(ids))
             acting = slots < self._total
             slots = np.where(acting, slots, self._total + ids)
-        self._row[ids], self._env[slots], self._flags[3, slots] = slots, ids, starts
-        self._infos[slots] = infos
+        self._row[ids], self._env[slots] = slots, ids
         self._sent[ids] += acting
-        self.add(ids, obs)
+        self.add(ids, seen)
         return acting
 
     def close(self, batch: Any) -> None:
         """End the steps whose rows a batch of the collector has."""
-        if batch.rewards is None:
-            return
         steps = ~batch.begins
         slots, ends = self._row[batch.ids[steps]], batch.ends[steps]
         rewards = batch.rewards[steps]
@@ -132,58 +115,48 @@ class RolloutBuffer(OpenRows):
             self._rewards = np.zeros((len(self._env), *rewards.shape[1:]))
         self._rewards[slots] = rewards
         lost = ["env_error" in info for info in batch.infos[steps]]
-        self._flags[:3, slots] = batch.terminated[steps] & ends, batch.truncated[steps] & ends, lost
-        if batch.kept:
-            self._infos[slots] = spaces.objects(batch.kept)[steps]
+        self._flags[:, slots] = batch.terminated[steps] & ends, batch.truncated[steps] & ends, lost
+        if self._keeps_infos:
+            self._seen[-2].put(slots, batch.seen[-1][steps])
         for k in np.flatnonzero(batch.ends).tolist():
-            self._final[int(self._row[batch.ids[k]])] = [part[k] for part in batch.parts]
+            self._final[int(self._row[batch.ids[k]])] = [part[k] for part in batch.seen]
 
-    def held(self) -> tuple[list[Any], NDArray[np.object_], NDArray[np.bool_]]:
-        """The arguments of ``open`` of the next rollout, but the ids, which are all."""
-        rows: Any = slice(self._total, None)
-        parts = [column.rows(rows).copy() for column in self._obs]
-        return parts, self._infos[rows].copy(), self._flags[3, rows].copy()
+    def held(self) -> list[Any]:
+        """What the next rollout opens with for all envs."""
+        return [column.block[self._total :].copy() for column in self._seen]
 
-    def finish(self, *, infos: bool) -> Rollout:
+    def finish(self) -> Rollout:
         """Return the rollout."""
         assert self._rewards is not None  # noqa: S101 - each rollout has a step
-        order = np.argsort(self._env[: self._total], kind="stable")
-        rows: Any = slice(self._total) if self._equal else order
-        shape = (self._num_steps, self._num_envs) if self._equal else (self._total,)
+        rows: NDArray[np.intp] = np.arange(self._total)
+        shape: tuple[int, ...] = (self._num_steps, self._num_envs)
+        if not self._equal:
+            rows, shape = np.argsort(self._env[: self._total], kind="stable"), (self._total,)
 
         def shaped(column: NDArray[Any]) -> Any:
             return column.reshape(*shape, *column.shape[1:])
 
         def joined(layout: Any, columns: Sequence[Any]) -> Any:
-            """A tree of the columns; objects that are alike are stacked."""
-            pairs = zip(spaces.leaves(layout), columns, strict=True)
-            return spaces.join(layout, [_column(leaf, values) for leaf, values in pairs])
+            return stacked(layout, spaces.join(layout, columns))
 
-        def trees(layout: Any, columns: Sequence[Any]) -> Any:
-            return spaces.map_tree(shaped, joined(layout, [each.rows(rows) for each in columns]))
+        def tree(layout: Any, columns: Sequence[Any]) -> Any:
+            return spaces.map_tree(shaped, joined(layout, [each.block[rows] for each in columns]))
 
-        terminated, truncated, env_error, starts = (shaped(flag[rows]) for flag in self._flags)
-        slots = range(self._total) if self._equal else order.tolist()
-        finals = [self._final[slot] for slot in slots if slot in self._final]
-        num_leaves = len(self._obs)
+        *obs, infos, starts = self._seen
+        terminated, truncated, env_error = (shaped(flag[rows]) for flag in self._flags)
+        finals = [self._final[slot] for slot in rows.tolist() if slot in self._final]
+        of_obs, of_action = self._layouts
         return Rollout(
-            obs=trees(self._layouts[0], self._obs),
-            actions=trees(self._layouts[1], self._actions),
+            obs=tree(of_obs, obs),
+            actions=tree(of_action, self._actions),
             rewards=shaped(self._rewards[rows]),
             terminated=terminated,
             truncated=truncated,
             env_error=env_error,
-            episode_starts=starts,
-            final_obs=joined(self._layouts[0], [[f[n] for f in finals] for n in range(num_leaves)]),
-            next_obs=joined(self._layouts[0], self.held()[0]),
+            episode_starts=shaped(starts.block[rows]),
+            final_obs=joined(of_obs, [[final[n] for final in finals] for n in range(len(obs))]),
+            next_obs=joined(of_obs, self.held()),
             lengths=self._sent,
-            extras={name: shaped(each.rows(rows)) for name, each in (self._extras or {}).items()},
-            infos=shaped(self._infos[rows]) if infos else None,
+            extras={name: shaped(each.block[rows]) for name, each in (self._extras or {}).items()},
+            infos=shaped(infos.block[rows]) if self._keeps_infos else None,
         )
-
-
-def _column(leaf: spaces.Leaf, values: Any) -> NDArray[Any]:
-    """The values of one leaf as an array ``(k, ...)``."""
-    if leaf.dtype is None:
-        return spaces.stack_objects(list(values), leaf)
-    return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)

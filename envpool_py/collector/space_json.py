@@ -7,18 +7,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-#: By kind of space, the attribute that each argument of its constructor has become.
-_ARGUMENTS: dict[type[gym.Space[Any]], dict[str, str]] = {
-    gym.spaces.Box: {"low": "low", "high": "high", "shape": "shape", "dtype": "dtype"},
-    gym.spaces.Discrete: {"n": "n", "start": "start", "dtype": "dtype"},
-    gym.spaces.MultiDiscrete: {"nvec": "nvec", "start": "start", "dtype": "dtype"},
-    gym.spaces.MultiBinary: {"n": "n"},
-    gym.spaces.Text: {
-        "min_length": "min_length",
-        "max_length": "max_length",
-        "charset": "characters",
-    },
+#: By kind of space, the arguments of its constructor, which are attributes of the space as well.
+_ARGUMENTS: dict[type[gym.Space[Any]], tuple[str, ...]] = {
+    gym.spaces.Box: ("low", "high", "shape", "dtype"),
+    gym.spaces.Discrete: ("n", "start", "dtype"),
+    gym.spaces.MultiDiscrete: ("nvec", "start", "dtype"),
+    gym.spaces.MultiBinary: ("n",),
+    gym.spaces.Text: ("min_length", "max_length", "charset"),
 }
+#: But this one has another name there.
+_ATTRIBUTES = {"charset": "characters"}
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in _ARGUMENTS}
 
 
@@ -35,7 +33,8 @@ def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
         return {"type": "Tuple", "spaces": [to_json(part) for part in space.spaces]}
     for kind, arguments in _ARGUMENTS.items():
         if isinstance(space, kind):
-            plain = {key: _plain(name, getattr(space, name)) for key, name in arguments.items()}
+            values = {name: getattr(space, _ATTRIBUTES.get(name, name)) for name in arguments}
+            plain = {name: _plain(name, value) for name, value in values.items()}
             return {"type": kind.__name__, **plain}
     if space is None:
         raise TypeError("the env declares no space, so its values have no form of arrays")

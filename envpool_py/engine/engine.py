@@ -51,6 +51,7 @@ class Engine:
         flight: the requests in flight. ``hosts``, ``states``, ``arrivals``: its own.
         all: all envs, in order.
         batch_ids: the envs of the last batch that was returned.
+        exact: partial batches have no more than ``wait_num`` rows; other results are kept.
         counts: the number of batches that were returned, and of rows in them.
         warned: the kinds of warnings about rows that were issued; each once per pool.
     """
@@ -61,6 +62,7 @@ class Engine:
         self.flight = flight = Flight(hosts, publish_early=publish_early)
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
+        self.exact = False
         self.counts = [0, 0]
         self.warned: set[str] = set()
         self.all = Selection(np.arange(hosts.num_envs), is_whole=True)
@@ -174,7 +176,7 @@ class Engine:
             ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):
                 ids = flight.wait(1, None, None)
-            batch = self._deliver(Selection(ids))
+            batch = self._deliver(Selection(ids[:wait_num] if self.exact else ids))
             if batch is not None:
                 return batch
 

@@ -244,9 +244,8 @@ class Flight:
         for late in supervisor.enforce_deadlines():
             self._lose(late.env_id, late)
         for host in supervisor.hosts:
-            if not host.ended:
+            if not host.reap():
                 continue
-            host.reap()
             supervisor.poller.collect(self.arrivals.chunks)
             self.arrivals.drop_stale()
             for i in () if host.restart_begun else host.ids:  # if so, the restart handles it

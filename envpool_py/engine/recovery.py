@@ -241,6 +241,7 @@ class Recovery:
             self._new.update(host.ids)
             return True
         host.end()
+        host.ended = True  # even if it does not end
         host.reap()
         host.ended = False  # the error of the restart is reported
         for i in () if self.enabled else host.ids:

@@ -120,3 +120,7 @@ class Batches:
     def last_obs(self, i: int) -> Any:
         """Return a copy of the last observation of env ``i`` that the caller got."""
         return spaces.copy_row(self._layout, self._last, i)
+
+    def last_parts(self, i: int) -> list[spaces.Array]:
+        """Return views of it as an array ``(1, ...)`` for each leaf; the next overwrites them."""
+        return [column[i : i + 1] for column in self._last]

@@ -195,13 +195,14 @@ def as_columns(layout: Any, obs: Any) -> Any:
     """Return the observations of a batch, rows or columns, as an array for each leaf."""
     if is_leaf(layout) or not isinstance(obs, np.ndarray):
         return obs
+    return map_tree(lambda leaf, *values: column_of(leaf, values), layout, *obs)
 
-    def column(leaf: Leaf, *values: Any) -> Array:
-        if leaf.dtype is None:
-            return stack_objects(list(values), leaf)
-        return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)
 
-    return map_tree(column, layout, *obs)
+def column_of(leaf: Leaf, values: Sequence[Any]) -> Array:
+    """Return ``k`` values of a leaf as an array ``(k, ...)``; objects as ``stack_objects``."""
+    if leaf.dtype is None:
+        return stack_objects(list(values), leaf)
+    return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)
 
 
 def copy_row(layout: Any, columns: Sequence[Array], i: int) -> Any:

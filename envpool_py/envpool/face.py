@@ -11,12 +11,9 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError
 
-from envpool_py.env.spaces import map_tree, take
-from envpool_py.errors import name_ids
-from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
+from envpool_py.gymnasium.vector_env import split_mask
 from envpool_py.ids import IdArray, Ids, one_of, resolve
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
@@ -46,21 +43,19 @@ class EnvPool(PoolAdapter):
         self.config = dict(config)
         self.num_envs = pool.num_envs
         self.all_env_ids = np.arange(pool.num_envs, dtype=np.int32)
-        self._size: int = config["batch_size"]
-        self.is_async = self._size != pool.num_envs
+        self.is_async = pool.is_async
+        pool.engine.exact = True
         self._elapsed = np.zeros_like(self.all_env_ids)
-        self._kept: Any = None  # a batch and its ids: what the pool returned beyond batch_size
         seed = config["env_seed"] or config["seed"]  # for the first resets
         self._seeds = np.array(per_env(seed, range(pool.num_envs)), object)
         record = namedtuple("Config", self.config)(**self.config)  # noqa: PYI024
         self.spec: Any = SimpleNamespace(id=task_id, config=record)
         self.spec.reward_threshold = config["reward_threshold"]
-        self.spec.observation_space = pool.single_observation_space
-        self.spec.action_space = pool.single_action_space
         for name in ("observation", "action"):
-            space = getattr(self.spec, f"{name}_space")
-            setattr(self.spec, f"gymnasium_{name}_space", space)
-            setattr(self.spec, f"{name}_spec", functools.partial(_spec, f"{name}_spec", space))
+            space = getattr(pool, f"single_{name}_space")
+            spec = functools.partial(_spec, f"{name}_spec", space)
+            fields = {f"{name}_space": space, f"gymnasium_{name}_space": space}
+            vars(self.spec).update({**fields, f"{name}_spec": spec})
 
     def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
         """Return a batch in the form of ``recv``, or with ``reset`` in the form of ``reset``."""
@@ -80,26 +75,12 @@ class EnvPool(PoolAdapter):
 
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:  # noqa: ARG002
         """Wait for the next batch; with ``reset`` in the form that ``reset`` returns."""
-        pool, rows = self.pool, self._kept
-        missing = self._size - (0 if rows is None else len(rows[-1]))
-        if rows is None or (missing > 0 and pool.waiting_id):
-            pool.wait_num = missing
-            try:
-                new = (*pool.recv(), pool.batch_ids)
-            finally:
-                pool.wait_num = self._size
-            rows = new if rows is None else map_tree(lambda *of: np.concatenate(of), rows, new)
-        self._kept = take(rows, slice(self._size, None)) if len(rows[-1]) > self._size else None
-        *batch, ids = take(rows, slice(self._size))
-        return self._convert(batch, ids, reset=reset)
+        return self._convert(self.pool.recv(), self.pool.batch_ids, reset=reset)
 
     def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> Any:
         """``send``, then ``recv``."""
-        env_id = one_of(env_id, id)
-        if self.pool.is_async:
-            self.send(action, env_id)
-            return self.recv()
-        return self._convert(self.pool.step(*self._actions(action, env_id)), self.pool.batch_ids)
+        batch = self.pool.step(*self._actions(action, one_of(env_id, id)))
+        return self._convert(batch, self.pool.batch_ids)
 
     def reset(
         self, env_id: Ids = None, *, id: Ids = None, seed: Seed = None, options: Any = None
@@ -125,7 +106,6 @@ class EnvPool(PoolAdapter):
 
     def close(self, **_: Any) -> None:
         """Close the pool."""
-        self._kept = None
         self.pool.close()
 
     def render(self, env_ids: Ids = 0) -> Any:
@@ -139,15 +119,9 @@ class EnvPool(PoolAdapter):
         images = self.pool.render(0 if env_ids is None else env_ids)
         return np.stack(images) if mode == "rgb_array" else None
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.pool!r})"
-
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
         """Reset these envs by ``call``, also those in flight."""
         ids = resolve(env_id, self.num_envs)
-        if self._kept is not None:
-            others = ~np.isin(self._kept[-1], ids)
-            self._kept = take(self._kept, others) if others.any() else None
         self.pool.cancel(ids)
         if seed is None and any(one is not None for one in self._seeds[ids]):
             seed = self._seeds[ids]  # None in a list would reach the env
@@ -161,11 +135,6 @@ class EnvPool(PoolAdapter):
             env_id, action = action["env_id"], action["action"]
         if action is None:
             raise TypeError("action: expected one per env, got None; recv() returns rows")
-        if self._kept is not None:
-            unread = np.intersect1d(self._kept[-1], resolve(env_id, self.num_envs))
-            if len(unread):
-                text = f"{name_ids(unread.tolist())}: a row is still unread; call recv()"
-                raise AlreadyPendingCallError(text, "send")
         return action, env_id
 
     def _convert(self, batch: Sequence[Any], ids: IdArray, *, reset: bool = False) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy as copy_
 import functools
-import inspect
 import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +23,10 @@ from envpool_py.engine.calls import Call
 from envpool_py.engine.states import INTERRUPTED
 from envpool_py.env.options import NEXT_STEP, autoreset_mode_of
 from envpool_py.env.request import Request
-from envpool_py.env.spaces import Array, layout_of, map_tree, snapshot
+from envpool_py.env.spaces import Array, as_columns, layout_of, map_tree, objects, snapshot
 from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
-from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
-from envpool_py.ids import Selection
+from envpool_py.ids import IdArray, Selection
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
@@ -36,9 +34,6 @@ from envpool_py.pool.keywords import WHOLE, check_options, one_of
 from envpool_py.pool.vector_envs import ShmemVectorEnv
 from envpool_py.worker.env_workers import DummyEnvWorker
 
-#: The options of a pool that ``VectorEnv`` takes.
-_OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "max_concurrency"}
-_OPTIONS -= {"env_fns", *WHOLE}
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
@@ -117,8 +112,10 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
     def options(options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a pool for ``VectorEnv``: ``options``, and defaults for others."""
         own = {"columns": True, "copy": False, "reset_first": False, "autoreset_mode": NEXT_STEP}
-        own |= check_options(_OPTIONS, "VectorEnv", options, WHOLE)
-        if (limit := own.pop("max_concurrency", None)) is not None:
+        given = dict(options)
+        limit = given.pop("max_concurrency", None)
+        own |= check_options(ShmemVectorEnv, "VectorEnv", given, WHOLE)
+        if limit is not None:
             text = "`max_concurrency` must be"
             if not isinstance(limit, (int, np.integer)):
                 raise ValueError(f"{text} an integer or None, got {type(limit)}.")
@@ -167,13 +164,13 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         return self.reset_wait()
 
     def __repr__(self) -> str:
-        text, count = super().__repr__(), self.restarts.sum()
+        text, count = gym.vector.VectorEnv.__repr__(self), self.restarts.sum()
         return f"{text[:-1]}, {count} restarts)" if count else text
 
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
         """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
         self._check("reset_async", self._pending if self._late else None)
-        ids, options = batches.split_mask(options, self.num_envs)
+        ids, options = split_mask(options, self.num_envs)
         ids = self._all if ids is None else ids
         if np.ndim(seed) > 0:
             if len(seed) != self.num_envs:
@@ -325,11 +322,11 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
 
     def _keep(self, ids: Array, batch: Sequence[Any]) -> None:
         """Keep these rows, with the latest of all other envs."""
-        rows = (batches.columns(self._layout, batch[0]), *batch[1:])
+        rows = (_columns(self._layout, batch[0]), *batch[1:])
         if ids is self._all:
             self._rows = rows
         elif len(ids):
-            self._rows = map_tree(functools.partial(batches.put, ids), self._rows, rows)
+            self._rows = map_tree(functools.partial(_put, ids), self._rows, rows)
 
     def _batch(self, ids: Array) -> Step:
         """What ``step`` returns, with the infos of these envs."""
@@ -375,3 +372,46 @@ def _end(pool: BaseVectorEnv, call: Call, timeout: float | None) -> list[Any]:  
 def _call(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     found = env.get_wrapper_attr(name)
     return found(*args, **kwargs) if callable(found) else found
+
+
+def _columns(layout: Any, obs: Any) -> Any:
+    """A pool's observations, made with ``columns`` or without, as an array for each leaf.
+
+    Objects are in an object array, also where they could be stacked.
+    """
+    return map_tree(
+        lambda leaf, values: objects(values) if leaf.dtype is None else values,
+        layout,
+        as_columns(layout, obs),
+    )
+
+
+def _put(ids: IdArray, whole: Array, rows: Array) -> Array:
+    """``whole``, an array of all envs, with ``rows`` in the places ``ids``."""
+    # The first rows.
+    if whole.dtype != rows.dtype or whole.shape[1:] != rows.shape[1:]:
+        whole = np.zeros((len(whole), *rows.shape[1:]), rows.dtype)
+    whole[ids] = rows
+    return whole
+
+
+def split_mask(options: Any, num_envs: int) -> tuple[IdArray | None, Any]:
+    """The envs in ``options["reset_mask"]``, None without one, and the options without it.
+
+    TypeError or ValueError, with Gymnasium's texts, for another mask than a bool array ``(n,)``
+    with at least one True.
+    """
+    if not isinstance(options, Mapping) or "reset_mask" not in options:
+        return None, options
+    text, mask = "`options['reset_mask']` must", options["reset_mask"]
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"{text} be a numpy array, got {type(mask)}")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"{text} have shape `({num_envs},)`, got {mask.shape}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"{text} have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        what = "contain a boolean array with at least one True value"
+        raise ValueError(f"{text} {what}, got reset_mask={mask}")
+    rest = {key: value for key, value in options.items() if key != "reset_mask"}
+    return mask.nonzero()[0], rest

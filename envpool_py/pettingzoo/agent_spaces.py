@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -18,6 +18,15 @@ from envpool_py.pettingzoo.convert import unknown_agent
 AgentSpaces: TypeAlias = "dict[str, tuple[gym.Space[Any], gym.Space[Any]]]"
 #: The keys of an observation that carries its own mask of legal actions.
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
+
+_T = TypeVar("_T")
+
+
+def of_agent(own: Mapping[str, _T], agent: str) -> _T:
+    """What ``own`` has for this agent; KeyError: no agent has this name."""
+    if agent not in own:
+        raise KeyError(unknown_agent(agent, own))
+    return own[agent]
 
 
 def odd_one_out(own: Mapping[str, Any]) -> str | None:
@@ -180,10 +189,7 @@ class _Callable:
     _own: dict[str, gym.Space[Any]]
 
     def __call__(self, agent: str) -> gym.Space[Any]:
-        try:
-            return self._own[agent]
-        except KeyError:
-            raise KeyError(unknown_agent(agent, self._own)) from None
+        return of_agent(self._own, agent)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is made at run time, and pickle would look for it by name.

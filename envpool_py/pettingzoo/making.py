@@ -13,6 +13,7 @@ import numpy as np
 import pettingzoo
 from numpy.typing import NDArray
 
+from envpool_py.env_by_name import make_env
 from envpool_py.pettingzoo.aec import SKIP, PettingZooEnv
 from envpool_py.pool.base import BaseVectorEnv
 
@@ -51,9 +52,7 @@ def make_by_name(
     make = find_env(name)
     if make is None:
         raise ValueError(f"PettingZoo knows no env {name!r}")
-    env = make(**kwargs)
-    for wrapper in wrappers:
-        env = wrapper(env)
+    env = make_env(make, dict(kwargs), wrappers)
     return PettingZooEnv(env, dead_steps=SKIP, heterogeneous=True)
 
 

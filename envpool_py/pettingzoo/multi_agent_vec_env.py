@@ -139,8 +139,7 @@ class SB3MultiAgentVecEnv(OverPool):
         Return ``obs, rewards, dones, infos`` as ``VecEnv.step_wait``, by row; each info also has
         ``active``. Raises as ``PoolVecEnv.step_wait``.
         """
-        received: Any = self._received()
-        seen, reward, terminated, truncated, info = received
+        seen, reward, terminated, truncated, info = self._received()
         valid, alive = info["valid"], info["alive"]
         over = np.repeat(info["env_done"], len(self.possible_agents))
         dones = valid & (terminated | truncated | ~alive | over)
@@ -165,18 +164,15 @@ class SB3MultiAgentVecEnv(OverPool):
     ) -> list[dict[str, Any]]:
         """The info of each row; of an env that is over, those of the ended episode."""
         infos: list[dict[str, Any]] = []
-        active, timed_out = valid.tolist(), timeouts.tolist()
-        errors = info.get("env_error", [None] * len(info["agent_infos"]))
-        for env, by_agent in enumerate(info["agent_infos"]):
-            last = info["final_infos"][env]
-            own = by_agent if last is None else last
-            error = errors[env]
+        errors = info.get("env_error", [None] * len(self.pool))
+        for running, ended, error in zip(
+            info["agent_infos"], info["final_infos"], errors, strict=True
+        ):
+            own = running if ended is None else ended
             shared = {} if error is None else {"env_error": error}
-            for agent in self.possible_agents:
-                told = {**own[agent], **shared} if agent in own else shared.copy()
-                told["active"] = active[len(infos)]
-                told["TimeLimit.truncated"] = timed_out[len(infos)]
-                infos.append(told)
+            infos += [{**own.get(agent, {}), **shared} for agent in self.possible_agents]
+        for told, active, timeout in zip(infos, valid.tolist(), timeouts.tolist(), strict=True):
+            told["active"], told["TimeLimit.truncated"] = active, timeout
         return infos
 
     def _leaves(self, obs: ByAgent) -> list[Array]:

@@ -19,8 +19,7 @@ from envpool_py.env.spaces import Array
 from envpool_py.errors import closed_on_error, name_ids
 from envpool_py.ids import Ids
 from envpool_py.pettingzoo.actions import action_columns
-from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike
-from envpool_py.pettingzoo.convert import unknown_agent
+from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike, of_agent
 from envpool_py.pettingzoo.packed_env import (
     AGENTS,
     ALIVE,
@@ -155,7 +154,7 @@ class ParallelVectorEnv(PoolAdapter):
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """The observation space of an agent, always the same object; KeyError: no such agent."""
-        return _of_agent(self._spaces, agent)[0]
+        return of_agent(self._spaces, agent)[0]
 
     def action_space(self, agent: str) -> gym.Space[Any]:
         """The action space of an agent, always the same object; KeyError: no such agent.
@@ -163,7 +162,7 @@ class ParallelVectorEnv(PoolAdapter):
         ``reset`` and ``seed`` seed it where they are given a seed for env 0.
         """
         own: Any = self.pool.action_space[0]
-        return _of_agent(own.spaces, agent)
+        return of_agent(own.spaces, agent)
 
     # The spaces of one env; a pool's names for what PettingZoo calls by the names above.
     single_observation_space, single_action_space = observation_space, action_space
@@ -355,12 +354,6 @@ def _on_inner(env: PackedEnv, function: Callable[..., _R], /, *args: Any, **kwar
 
 def _facts(env: PackedEnv) -> tuple[Any, gym.Space[Any] | None]:
     return getattr(env, "metadata", None), getattr(env, "state_space", None)
-
-
-def _of_agent(own: Mapping[str, _R], agent: str) -> _R:
-    if agent not in own:
-        raise KeyError(unknown_agent(agent, own))
-    return own[agent]
 
 
 def _groups_of(own: AgentSpaces) -> dict[str, tuple[str, ...]]:

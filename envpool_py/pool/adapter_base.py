@@ -36,6 +36,9 @@ class PoolAdapter:
         """How often each env was recreated: int64, one number per env."""
         return self.pool.restarts
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.pool!r})"
+
     def __len__(self) -> int:
         return self.num_envs
 

@@ -70,11 +70,13 @@ def check_num_processes(value: int | str | None) -> int | str | None:
     return value
 
 
-def common_space(name: str, spaces: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
-    for i, space in enumerate(spaces):
-        if space != spaces[0]:
-            raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {spaces[0]}")
-    return spaces[0]
+def common_space(name: str, spaces: Any) -> gym.Space[Any] | None:
+    # A vector env of another library has one for all.
+    per_env: list[gym.Space[Any] | None] = spaces if isinstance(spaces, list) else [spaces]
+    for i, space in enumerate(per_env):
+        if space != per_env[0]:
+            raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {per_env[0]}")
+    return per_env[0]
 
 
 def make_workers(

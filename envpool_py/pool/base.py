@@ -9,12 +9,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py import env_by_name, seeding
 from envpool_py import ids as ids_
@@ -43,9 +44,6 @@ from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
 from envpool_py.worker.env_workers import SubprocEnvWorker
 from envpool_py.worker.hosts import Hosts, hosts_of
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 #: The options that rows depend on, for records.
 RECORDED = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")

@@ -55,9 +55,8 @@ class ProcessPoolKeywords(PoolKeywords, total=False):
 
 #: Options that only pools with processes take; of these, threads take ``step_timeout``.
 OF_PROCESSES = {"context", "start_method", *ProcessOptions.__annotations__}
-_WAITS = {"wait_num", "timeout"}
 #: All our options, and the arguments that a function has instead of ``env_fns``.
-OWN = {*ProcessPoolKeywords.__annotations__, *OF_PROCESSES, *_WAITS}
+OWN = {*ProcessPoolKeywords.__annotations__, *OF_PROCESSES, "wait_num", "timeout"}
 OWN |= {"backend", "env_kwargs", "wrappers"}
 
 #: Arguments of other libraries' pools, and the names of ours.
@@ -76,6 +75,7 @@ FOREIGN = {
 _PROCESSES = "ShmemVectorEnv and SubprocVectorEnv take it"
 #: What says how to pass an option to something that does not take it.
 _HINTS = dict.fromkeys(OF_PROCESSES, _PROCESSES) | {
+    "num_processes": f"{_PROCESSES}; ThreadVectorEnv takes num_threads",
     "num_envs": "it has one env per env_fn; envpool_py.make(env, num_envs) makes copies",
     "backend": "the class decides; envpool_py.make takes it",
     "env_kwargs": "pass env_fns that make the env with them, such as functools.partial",
@@ -94,7 +94,7 @@ class Fixed(NamedTuple):
 
 _ALL_ROWS = "it waits for all envs; a pool with wait_num or timeout has partial batches"
 #: What the interfaces decide that wait for all envs.
-WHOLE = dict.fromkeys(sorted(_WAITS), Fixed(None, _ALL_ROWS))
+WHOLE = dict.fromkeys(("timeout", "wait_num"), Fixed(None, _ALL_ROWS))
 
 
 def check_options(
@@ -133,8 +133,6 @@ def check_options(
         if FOREIGN[first] in fixed:
             value, reason = fixed[FOREIGN[first]]
             text += f", which must be {value!r}, because {reason}"
-    elif first == "num_processes" and "num_threads" in known:
-        text += "; it takes num_threads"
     elif first in _HINTS:
         text += f"; {_HINTS[first]}"
     elif like := difflib.get_close_matches(first, known, 1):
@@ -161,7 +159,7 @@ def check_env_kwargs(name: str, place: str, env: Env, kwargs: Mapping[str, Any])
         raise TypeError(f"{name}: {key} {meant}; pass {place}={{{like[0]!r}: ...}}")
 
 
-def one_of(name: str, value: Any, options: dict[str, Any], alias: str) -> Any:
+def one_of(name: str, value: Any, options: Any, alias: str) -> Any:
     """Return the value of an option that has two names; it is removed from ``options``."""
     other = options.pop(alias, None)
     if value is not None and other is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env.options import RecoveryOptions
 from envpool_py.env_by_name import Env, env_fn_of
@@ -15,9 +16,6 @@ from envpool_py.pool.keywords import OF_PROCESSES, ProcessPoolKeywords, check_op
 from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.vector_envs import DummyVectorEnv, ThreadVectorEnv, pool_class
 from envpool_py.worker.supervisor import missing
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 # The defaults of `make` that differ from those of the pools.
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}

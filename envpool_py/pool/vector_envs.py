@@ -5,19 +5,18 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env.options import check_count
 from envpool_py.pool import arguments, choose
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, ProcessPoolKeywords, check_options, one_of
 from envpool_py.pool.signatures import spell_out
-from envpool_py.threads.env_worker import ThreadEnvWorker
+from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
 @spell_out(PoolKeywords)
@@ -40,31 +39,6 @@ class DummyVectorEnv(BaseVectorEnv):
 
 
 @spell_out(ProcessPoolKeywords)
-class SubprocVectorEnv(BaseVectorEnv):
-    """A pool of worker processes: ``ShmemVectorEnv`` under the name that Tianshou uses.
-
-    Args:
-        share_memory: ignored; rows and actions always go through shared memory.
-        context: as in ``ShmemVectorEnv``.
-        num_processes: as in ``ShmemVectorEnv``.
-    """
-
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Any]],
-        wait_num: int | None = None,
-        timeout: float | None = None,
-        share_memory: bool = False,
-        context: Any = None,
-        num_processes: int | str | None = None,
-        **options: Unpack[ProcessPoolKeywords],
-    ) -> None:
-        own = _of_processes(self, SubprocVectorEnv, env_fns, context, num_processes, options)
-        worker_fn = functools.partial(SubprocEnvWorker, share_memory=share_memory, context=own[0])
-        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=own[1], **options)
-
-
-@spell_out(ProcessPoolKeywords)
 class ShmemVectorEnv(BaseVectorEnv):
     """A pool of worker processes; observations, rewards, flags and actions are in shared memory.
 
@@ -78,6 +52,8 @@ class ShmemVectorEnv(BaseVectorEnv):
             one per env. ``"auto"``: chosen by timing a throw-away env in a separate process.
     """
 
+    _worker_class: type[SubprocEnvWorker] = ShmemEnvWorker
+
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -87,27 +63,39 @@ class ShmemVectorEnv(BaseVectorEnv):
         num_processes: int | str | None = None,
         **options: Unpack[ProcessPoolKeywords],
     ) -> None:
-        own = _of_processes(self, ShmemVectorEnv, env_fns, context, num_processes, options)
-        worker_fn = functools.partial(ShmemEnvWorker, context=own[0])
-        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=own[1], **options)
+        context = one_of("context", context, options, "start_method")
+        check_options(ShmemVectorEnv.__init__, type(self).__name__, options)
+        env_fns = arguments.check_env_fns(env_fns)
+        count: Any = arguments.check_num_processes(num_processes)
+        if count == "auto" and options.get("concurrent"):
+            count = min(len(env_fns), len(usable_cores()))
+        elif count == "auto":
+            count = choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
+        worker_fn = functools.partial(self._worker_class, context=context)
+        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
-def _of_processes(
-    pool: object, cls: Any, env_fns: Any, context: Any, num_processes: Any, options: Any
-) -> tuple[Any, int | None]:
-    """Check the arguments of a pool of processes; return its start method and their number.
+@spell_out(ProcessPoolKeywords)
+class SubprocVectorEnv(ShmemVectorEnv):
+    """A pool of worker processes: ``ShmemVectorEnv`` under the name that Tianshou uses.
 
-    ``"auto"``: time one env and choose.
+    Args:
+        share_memory: ignored; rows and actions always go through shared memory.
     """
-    context = one_of("context", context, options, "start_method")
-    check_options(cls.__init__, type(pool).__name__, options)
-    env_fns = arguments.check_env_fns(env_fns)
-    count = arguments.check_num_processes(num_processes)
-    if not isinstance(count, str):
-        return context, count
-    if options.get("concurrent"):
-        return context, min(len(env_fns), len(usable_cores()))
-    return context, choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
+
+    _worker_class = SubprocEnvWorker
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        share_memory: bool = False,  # noqa: ARG002 - Tianshou's
+        context: Any = None,
+        num_processes: int | str | None = None,
+        **options: Unpack[ProcessPoolKeywords],
+    ) -> None:
+        super().__init__(env_fns, wait_num, timeout, context, num_processes, **options)
 
 
 @spell_out(PoolKeywords)

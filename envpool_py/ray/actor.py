@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import faulthandler
 import pickle
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -27,7 +25,7 @@ from envpool_py.env.spaces import Array
 from envpool_py.worker import messages
 from envpool_py.worker.child import EnvLoop, one_by_one
 from envpool_py.worker.messages import HEADER
-from envpool_py.worker.watchdog import Watchdog
+from envpool_py.worker.watchdog import Watchdog, stack_of_thread
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.
@@ -100,21 +98,22 @@ class EnvActor:
         self._ids = ids
         self._outbox, claimed = _Outbox(), dict[int, int]()
         shares = [[i] for i in ids] if concurrent else [ids]
-        self._loops = [EnvLoop(own, self._outbox, lambda one: one, claimed) for own in shares]
-        self._threads = [ThreadPoolExecutor(1) for _ in shares] if concurrent else []
+        # By the first of their envs.
+        self._loops = {s[0]: EnvLoop(s, self._outbox, lambda one: one, claimed) for s in shares}
+        self._threads = {i: ThreadPoolExecutor(1) for i in ids} if concurrent else {}
         self._attached = threading.Event()
 
-    def greet(self) -> tuple[str, list[Any]]:
-        """Say that the actor has started; return what an error calls it, and an item."""
+    def greet(self) -> str:
+        """Return what an error calls the actor."""
         node = ray.get_runtime_context().get_node_id()[:8]
-        name = f"actor on node {ray.util.get_node_ip_address()} ({node})"
-        return name, [(self._ids[0], messages.HELLO, b"")]
+        return f"actor on node {ray.util.get_node_ip_address()} ({node})"
 
-    def build(self, env_fns: Sequence[bytes]) -> tuple[str, list[Any]]:
-        """Make the envs; return as ``greet``, with the spaces or an error."""
+    def build(self, env_fns: Sequence[bytes]) -> list[Any]:
+        """Make the envs; return the reply, with their spaces or an error."""
         shares = [[each] for each in env_fns] if self._threads else [env_fns]
-        self._run({n: partial(self._loops[n].make_envs, own) for n, own in enumerate(shares)})
-        return self.greet()[0], self._outbox.take()[1]
+        loops = zip(self._loops.items(), shares, strict=True)
+        self._run({i: partial(loop.make_envs, share) for (i, loop), share in loops})
+        return self._reply()
 
     def handle(self, message: bytes) -> list[Any]:
         """Carry out the requests of a message; return the reply."""
@@ -124,13 +123,15 @@ class EnvActor:
         if kind == messages.ATTACH:
             self._attach(Block(pickle.loads(body)), rest)  # noqa: S301 - from our own driver
         elif kind == messages.CLOSE:
-            self._run({n: loop.close for n, loop in enumerate(self._loops)})
+            self._run({i: loop.close for i, loop in self._loops.items()})
         else:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
             shares = one_by_one(kind, body) if self._threads else [(self._ids[0], body)]
-            numbered = [(self._ids.index(i), own) for i, own in shares]
-            self._run({n: partial(self._loops[n].handle_message, kind, own) for n, own in numbered})
+            self._run({i: partial(self._loops[i].handle_message, kind, own) for i, own in shares})
+        return self._reply()
+
+    def _reply(self) -> list[Any]:
         tokens, items = self._outbox.take()
         done, groups, rows = np.frombuffer(tokens, np.int64), 0, b""
         if self._attached.is_set() and len(done):
@@ -140,16 +141,16 @@ class EnvActor:
         return [tokens, groups, np.frombuffer(rows, "u1") if large else rows, items]
 
     def _run(self, calls: Mapping[int, Callable[[], object]]) -> None:
-        """Make these calls, each in the thread of the loop with its number, and wait for all."""
+        """Make these calls, each in the thread of the loop with this env, and wait for all."""
         if self._threads:
-            for each in [self._threads[n].submit(call) for n, call in calls.items()]:
+            for each in [self._threads[i].submit(call) for i, call in calls.items()]:
                 each.result()
         else:
-            calls[0]()
+            calls[self._ids[0]]()
 
     def _attach(self, block: Block, positions: bytes) -> None:
-        attach = [partial(loop.handle_message, messages.ATTACH, block) for loop in self._loops]
-        self._run(dict(enumerate(attach)))
+        loops = self._loops.items()
+        self._run({i: partial(loop.handle_message, messages.ATTACH, block) for i, loop in loops})
         self._block, self._rows = block, Rows(block)
         self._rows.put(POSITIONS, np.array(self._ids), positions)
         self._known = np.zeros(block.spec.num_envs, np.int64)  # the forms that the driver knows
@@ -166,8 +167,8 @@ class EnvActor:
         groups = POSITIONS | ROWS | FINALS * bool((marks & FINAL).any())
         return groups | INFOS * bool(forms.any()) | TABLES * bool((forms > known).any())
 
-    def watch(self, limit: float | None) -> tuple[int | None, str]:
-        """Wait until an env is stuck; return its id and stack. Else run as long as the actor."""
+    def watch(self, limit: float | None) -> tuple[int | None, tuple[str, str]]:
+        """Wait until an env is stuck; return its id and where. Else run as long as the actor."""
         self._attached.wait()
         while limit is None:
             time.sleep(1e6)
@@ -177,6 +178,5 @@ class EnvActor:
             faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
             for number, env_id in watchdog.find_overdue(lambda: dict.fromkeys(self._ids, 0)):
                 faulthandler.cancel_dump_traceback_later()
-                frame = sys._current_frames()[watchdog.thread_of(number)]  # noqa: SLF001 - just for this
-                return env_id, "".join(traceback.format_stack(frame)).rstrip()
+                return env_id, stack_of_thread(watchdog.thread_of(number))
             time.sleep(max(watchdog.next_check - time.monotonic(), 0.0))

@@ -8,10 +8,6 @@ long as the actor: it tells its end, or that an env is stuck.
 from __future__ import annotations
 
 import atexit
-import math
-import pickle
-import signal
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -48,29 +44,21 @@ def _driver() -> str:
 class ActorHost(ProcessHost):
     """Some envs in one actor; ``process`` is its handle."""
 
-    kind = "actor"
-
     _shared: Any
     _poller: Any
-    stream: Any
     rows: Rows
-    #: The env that has not ended its request in time, and its stack.
-    stuck: tuple[int, str] | None = None
+    #: The env that has not ended its request in time, and where it was: line and stack.
+    stuck: tuple[int, tuple[str, str]] | None
 
-    def start(self, *, again: bool = False) -> None:
-        """Start an actor, and return while it makes its envs."""
-        self._reset()
+    def _launch(self) -> None:
         items: deque[Any] = deque()
-        self.stream = SimpleNamespace(cut=False, garbled=False, ended=False, read=lambda: items)
+        self.stream = SimpleNamespace(read=lambda: items)
         self.stuck, self._cause, self.name = None, "", "actor"
         self.process, self._driver = self._shared.make(self.ids), _driver()
         self._call(self.process.greet, self._greeted)
-        self._call(self.process.build, self._greeted, self.env_fns)
+        self._call(self.process.build, self._answered, self.env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.options.step_timeout)
-        if again:
-            self.restart_begun, self.deadline = True, time.monotonic() + process_host.SLOW_START
-        self.exit = None
 
     def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
         """Call a method of the actor; ``took`` is to take what it returns."""
@@ -94,11 +82,11 @@ class ActorHost(ProcessHost):
         self._cause, self.ended = self._cause or cause.strip(" .\t"), True
         return b""
 
-    def _greeted(self, reply: tuple[str, list[Any]]) -> bytes:
-        self.name, items = reply
-        return self._answered([b"", 0, b"", items])
+    def _greeted(self, name: str) -> bytes:
+        self.name = name
+        return self._answered([b"", 0, b"", [(self.ids[0], messages.HELLO, b"")]])
 
-    def _found(self, stuck: tuple[int, str]) -> bytes:
+    def _found(self, stuck: tuple[int, tuple[str, str]]) -> bytes:
         self.stuck = stuck
         return b""
 
@@ -113,6 +101,11 @@ class ActorHost(ProcessHost):
     def _closed(self, reply: list[Any]) -> bytes:
         self.kill()
         return self._answered(reply)
+
+    def attach(self, block: Block) -> None:
+        """Let the actor return rows for this block, and continue at its positions."""
+        self.rows = Rows(block)
+        super().attach(block)
 
     def write(self, data: bytes) -> None:
         """Send a message, with what it needs of the block."""
@@ -130,25 +123,18 @@ class ActorHost(ProcessHost):
         took = self._closed if kind == messages.CLOSE else self._answered
         self._call(self.process.handle, took, data)
 
-    def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
-        """Kill the actor and ignore its later replies; the signal number has no effect."""
-        if reason is not None and self.kill_reason is None:
-            self.kill_reason = f"{self.killed}: {reason}"
-        if self.exit is None and not self.ended and signum == signal.SIGKILL:
+    def signal(self, signum: int) -> None:
+        """Kill the actor and ignore its later replies; other signals have no effect."""
+        if self.exit is None and not self.ended and signum == process_host.KILL:
             self.ended = True
             if self._driver == _driver():  # else it has ended with Ray itself
                 ray.kill(self.process)
 
-    def stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002 - as ProcessHost
-        """An actor tells its stack itself, see ``stuck``."""
-        return "", ""
+    def _stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002 - as ProcessHost
+        return self.stuck[1] if self.stuck else ("", "")
 
-    def reap(self) -> None:
-        """Free an actor that has ended or is not needed any more."""
-        if self.exit is None:
-            self.kill()
-            self.deadline = math.inf
-            self.exit = self.kill_reason or f"died: {self._cause}"
+    def _free(self) -> str:
+        return f"died: {self._cause}"
 
 
 class ActorSupervisor(Supervisor):
@@ -165,8 +151,7 @@ class ActorSupervisor(Supervisor):
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(env_fns, "spawn", count, options)  # pickles env_fns
-        self.timed = False
-        self._remote_options, self._limit = remote_options, options.step_timeout
+        self._remote_options = remote_options
 
     def _open(self) -> None:
         remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)
@@ -174,16 +159,8 @@ class ActorSupervisor(Supervisor):
         shared: Any = SimpleNamespace(make=make, options=self._options)
         self._add_hosts(ActorHost, None, shared)
 
-    def make_block(self, spec: Spec) -> Block:
-        """A block in the driver's own memory; each actor has another, for its own envs."""
-        spec = spec._replace(timed=self._limit is not None)
-        block = Block(spec)
-        rows = Rows(block)
-        self._attach_message = messages.pack(messages.ATTACH, pickle.dumps(spec))
-        for host in self.hosts:
-            host.rows = rows
-            host.write(self._attach_message)
-        return block
+    def _new_block(self, spec: Spec) -> Block:
+        return Block(spec)  # in the driver's own memory; each actor has another, for its own envs
 
     def describe(self) -> str:
         """What a pool's ``repr`` says of its actors."""
@@ -195,8 +172,6 @@ class ActorSupervisor(Supervisor):
         yield from super().enforce_deadlines()
         for host in self.hosts:
             if host.exit is None and host.stuck:
-                i, stack = host.stuck
-                fact = f"did not end its request within step_timeout={self._limit} seconds"
-                host.end(f"env {i} {fact}")
-                text = f"env {i}: {fact}; its actor was killed"
-                yield EnvTimeoutError(text, (i,), details=stack)
+                limit = self._options.step_timeout
+                fact = f"did not end its request within step_timeout={limit} seconds"
+                yield from host.kill_slow([host.stuck[0]], 0, fact)

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import functools
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env.options import INTEGER
+from envpool_py.errors import warn
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, check_options
 from envpool_py.pool.signatures import spell_out
 from envpool_py.ray.actor_supervisor import ActorSupervisor
 from envpool_py.worker.env_workers import SubprocEnvWorker
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 
 class RayKeywords(PoolKeywords, total=False):
@@ -122,13 +120,14 @@ def _count(num_envs: int, wanted: int | None, needed: Mapping[str, float]) -> in
         ray.init()
     in_all = _room(ray.cluster_resources(), needed, most)
     deadline = time.monotonic() + 1
-    while _room(ray.available_resources(), needed, most) < in_all and time.monotonic() < deadline:
+    while (room := _room(ray.available_resources(), needed, most)) < in_all:
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.02)  # what a pool had that was closed just now is free a moment later
-    room = _room(ray.available_resources(), needed, most)
     count = wanted or max(room, 1)
     if count > room:
         text = f"Ray has room for {room} of {count} actors now, and the pool waits for the others"
-        warnings.warn(f"{text}; pass a smaller num_processes or num_cpus", stacklevel=4)
+        warn(f"{text}; pass a smaller num_processes or num_cpus")
     return count
 
 

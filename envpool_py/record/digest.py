@@ -1,9 +1,8 @@
 """Digests of rows, to compare two runs without storing their observations. Pure functions.
 
 The digest of a row is the CRC-32 of the bytes of its leaves. A leaf with a code enters by its
-encoded values: a pool keeps encoded columns, and ``of_row`` encodes what the pool returned. An
-object that no array can hold enters by its bytes in ``plain_codec``; an object that ``plain_codec``
-does not support is not compared.
+encoded values, which a pool keeps. An object that no array can hold enters by its bytes in
+``plain_codec``; an object that ``plain_codec`` does not support is not compared.
 """
 
 from __future__ import annotations
@@ -25,16 +24,6 @@ def of_observations(leaves: Sequence[spaces.Leaf], parts: Sequence[Any], count: 
         rows = map(_object_bytes, part) if leaf.dtype is None else np.ascontiguousarray(part)
         digests = list(map(zlib.crc32, rows, digests))
     return digests
-
-
-def of_row(layout: Any, obs: Any) -> int:
-    """Digest an observation as a pool returned it."""
-    leaves = spaces.leaves(layout)
-    parts: list[Any] = []
-    for leaf, part in zip(leaves, spaces.split(layout, obs, "obs"), strict=True):
-        kept = part if leaf.code is None else leaf.code.encode(part, "obs")
-        parts.append([kept] if leaf.dtype is None else np.asarray([kept], leaf.dtype))
-    return of_observations(leaves, parts, 1)[0]
 
 
 def _object_bytes(value: Any) -> bytes:

@@ -97,9 +97,8 @@ class AsyncRollouts:
         """
         model: Any = self
         partial = self._check(env)
-        takes_all = self.wait_num is None and self._takes_all()
+        whole = self._takes_all() if self.wait_num is None else self.wait_num == env.num_envs
         loop = super().collect_rollouts.__func__  # type: ignore[misc]
-        whole = takes_all or self.wait_num == env.num_envs
         with contextlib.nullcontext() if whole else partial:
             steps: Any = (
                 _WholeSteps(model.policy, env)
@@ -110,8 +109,8 @@ class AsyncRollouts:
             try:
                 goes_on: bool = loop(Overlay(model, policy=steps.policy), *args, **kwargs)
                 if goes_on:
-                    earlier = self._seconds[takes_all] or steps.seconds
-                    self._seconds[takes_all] = 0.7 * earlier + 0.3 * steps.seconds
+                    earlier = self._seconds[whole] or steps.seconds
+                    self._seconds[whole] = 0.7 * earlier + 0.3 * steps.seconds
                 else:
                     steps.end(model)
             except BaseException:
@@ -154,7 +153,7 @@ class _WholeSteps:
 class _Steps:
     """The steps of a rollout in partial batches.
 
-    Each is in the slot ``t * num_envs + env_id`` of some columns.
+    Step ``t`` of env ``n`` is at ``[t, n]`` of each column.
 
     ``wait_num``: for how many envs the policy waits; None: for those that are ready soon.
     ``seconds`` is the time in which ``step`` has waited and chosen actions.
@@ -169,7 +168,7 @@ class _Steps:
         self._returned = 0  # steps of all envs that the loop has got
         self._started = self._masked = False
         self._columns: dict[str, Any] = {}
-        self._put(slice(self._num_envs), obs=model._last_obs)  # noqa: SLF001 - its algorithm
+        self._put(0, obs=model._last_obs)  # noqa: SLF001 - its algorithm
         self._policy_seconds, self.seconds = 1.0, 0.0
         self._lingers = wait_num is None
         partial.pool.wait_num, partial.pool.timeout = wait_num or 1, None
@@ -183,10 +182,8 @@ class _Steps:
         if not self._started:
             self._started = True
             self._act(self._everyone)
-        rows, columns = self._rows_of(self._returned), self._columns
-        return tuple(
-            torch.from_numpy(columns[name][rows]) for name in ("actions", "values", "log_probs")
-        )
+        names = ("actions", "values", "log_probs")
+        return tuple(torch.from_numpy(self._columns[name][self._returned]) for name in names)
 
     def step(self, _: Any) -> tuple[Any, NDArray[Any], NDArray[Any], list[Any]]:
         """What ``env.step`` would have returned; other envs go ahead meanwhile."""
@@ -199,15 +196,10 @@ class _Steps:
             if len(ids):
                 self._act(ids)
         self.seconds += time.perf_counter() - begun
-        rows, columns = self._rows_of(self._returned), self._columns
+        names = ("rewards", "dones", "infos")
+        rewards, dones, infos = (self._columns[name][self._returned] for name in names)
         self._returned += 1
-        obs = take(columns["obs"], self._rows_of(self._returned))
-        return (
-            obs,
-            columns["rewards"][rows],
-            columns["dones"][rows],
-            columns["infos"][rows].tolist(),
-        )
+        return take(self._columns["obs"], self._returned), rewards, dones, infos.tolist()
 
     def env_method(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """The masks of the next actions, or what another method of the envs returns."""
@@ -215,7 +207,7 @@ class _Steps:
             return self._env.env_method(name, *args, **kwargs)
         self._masked = True
         self.choices()
-        return self._columns["action_masks"][self._rows_of(self._returned)]
+        return self._columns["action_masks"][self._returned]
 
     def reset_noise(self, num_envs: int) -> None:
         """Draw the noise of all envs; later each env draws its own in its own steps."""
@@ -225,28 +217,21 @@ class _Steps:
 
     # ------------------------------------------------------------------------------------ the rows
 
-    def _put(self, slots: Any, **columns: Any) -> None:
-        size = (self._n_steps + 1) * self._num_envs
+    def _put(self, at: Any, **columns: Any) -> None:
+        size = self._n_steps + 1, self._num_envs
         for name, rows in columns.items():
             if name not in self._columns:
                 self._columns[name] = map_tree(
-                    lambda part: np.empty((size, *part.shape[1:]), part.dtype), rows
+                    lambda part: np.empty((*size, *part.shape[1:]), part.dtype), rows
                 )
-            if isinstance(rows, np.ndarray):
-                self._columns[name][slots] = rows
-            else:
-                put_rows(self._columns[name], slots, rows)
-
-    def _rows_of(self, t: int) -> slice:
-        return slice(t * self._num_envs, (t + 1) * self._num_envs)
+            put_rows(self._columns[name], at, rows)
 
     def _receive(self) -> NDArray[np.intp]:
         ids, obs, rewards, dones, infos = self._partial.recv()
-        slots = self._made[ids] * self._num_envs + ids
         rows = np.fromiter(infos, object, len(ids))
-        self._put(slots, rewards=rewards, dones=dones, infos=rows)
-        self._put(slots + self._num_envs, obs=obs)
+        self._put((self._made[ids], ids), rewards=rewards, dones=dones, infos=rows)
         self._made[ids] += 1
+        self._put((self._made[ids], ids), obs=obs)
         return ids
 
     def _act(self, ids: NDArray[np.intp]) -> None:
@@ -254,17 +239,17 @@ class _Steps:
         model, begun = self._model, time.perf_counter()
         if len(ids) == self._num_envs:
             ids = self._everyone
-        slots = self._made[ids] * self._num_envs + ids
+        at = self._made[ids], ids
         extra = {}
         if self._masked:
             extra["action_masks"] = np.stack(self._env.env_method("action_masks", indices=ids))
         with torch.no_grad():
             if model.use_sde:
                 self._set_noise(ids)
-            obs = obs_as_tensor(take(self._columns["obs"], slots), model.device)
+            obs = obs_as_tensor(take(self._columns["obs"], at), model.device)
             chosen = model.policy(obs, **extra)
         actions, values, log_probs = (each.cpu().numpy() for each in chosen)
-        self._put(slots, actions=actions, values=values, log_probs=log_probs, **extra)
+        self._put(at, actions=actions, values=values, log_probs=log_probs, **extra)
         space = model.action_space
         if isinstance(space, spaces.Box):
             if model.policy.squash_output:
@@ -296,6 +281,5 @@ class _Steps:
         with contextlib.suppress(EnvError):
             while self._partial.pool.waiting_id:
                 self._receive()
-            slots = self._made * self._num_envs + self._everyone
-            model._last_obs = take(self._columns["obs"], slots)  # noqa: SLF001
-            model._last_episode_starts = self._columns["dones"][slots - self._num_envs]  # noqa: SLF001
+            model._last_obs = take(self._columns["obs"], (self._made, self._everyone))  # noqa: SLF001
+            model._last_episode_starts = self._columns["dones"][self._made - 1, self._everyone]  # noqa: SLF001

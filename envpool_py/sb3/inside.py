@@ -11,6 +11,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from envpool_py.env.layers import layers_of, lookup
+
 _OURS, _THEIRS = "envpool_py.sb3.", "stable_baselines3."
 
 
@@ -29,11 +31,8 @@ def is_named(cls: type[Any], names: Collection[str]) -> bool:
 
 def find_wrapper(env: Any, names: Collection[str]) -> Any:
     """The outermost wrapper of ``env`` whose class, or a base of it, has one of these names."""
-    while isinstance(env, gym.Wrapper):
-        if is_named(type(env), names):
-            return env
-        env = env.env
-    return None
+    wrappers = layers_of(env)[:-1]
+    return next((layer for layer in wrappers if is_named(type(layer), names)), None)
 
 
 def is_wrapped_by(env: Any, names: Collection[str]) -> bool:
@@ -48,8 +47,7 @@ def has_attribute(env: Any, name: str) -> bool:
 
 def call_method(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call the method of the outermost layer that has it."""
-    method = env.get_wrapper_attr(name) if isinstance(env, gym.Env) else getattr(env, name)
-    return method(*args, **kwargs)
+    return lookup(env, name)(*args, **kwargs)
 
 
 def _full_name(cls: type[Any]) -> str:

@@ -105,8 +105,7 @@ class SubprocEnvWorker(EnvWorker):
         host = supervisor.hosts[0]
         chunks: list[bytes] = []
         while self._token not in memoryview(b"".join(chunks)).cast("q"):
-            if host.ended:
-                host.reap()
+            host.reap()
             if host.exit is not None:
                 raise host.death_of(0)
             supervisor.poller.fetch(chunks, 0, None)

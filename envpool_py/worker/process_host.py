@@ -8,7 +8,7 @@ Invariants, whatever the envs do:
   have started, and Ctrl-C in a terminal reaches only the parent;
 * the parent never blocks in a write: data that a process does not accept at once is kept, and the
   parent goes on reading, so two full pipes cannot block each other;
-* after a signal handler has raised, no message is half sent, or ``cut`` is set.
+* after a signal handler has raised, the rest of a message is sent before the next one.
 """
 
 from __future__ import annotations
@@ -31,59 +31,60 @@ from typing import Any
 
 from envpool_py import errors
 from envpool_py.env import shared_memory
+from envpool_py.env.block import Block
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
-from envpool_py.errors import EnvError, WorkerDiedError, ordinary
+from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, ordinary
 from envpool_py.worker import child, descriptors, messages, watchdog
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import Poller
 
-#: Seconds after which a process is killed that has closed its socket and has not ended.
+#: Seconds for which a process that has closed its socket may take to end, before it is killed.
 DISCONNECTED_FOR = 1.0
 #: Seconds after which a pool warns of a slow ``env_fn``, and kills a process that it restarts.
 SLOW_START = 60.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
 _KEY = ID_MASK | ASK
+# The status of an item in place of data that is no item.
+_INVALID = -1
 _UNREADABLE = "it sent what cannot be read"
 _READ = 1 << 18
-# Windows has no SIGKILL, and this package has no worker processes there.
-_KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
+#: The signal that kills. Windows has no SIGKILL, and this package has no worker processes there.
+KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
 class Stream:
     """The parent's end of the socket to a worker process: messages to send, items received.
 
     Attributes:
-        cut: whether only a part of a message was sent; the process must be killed.
-        garbled: whether invalid data was received; nothing after that is read.
         ended: whether the other end is closed; the process may still run.
-        sent: the number of messages written, or waiting to be written.
+        outbox: the bytes to send, and the numbers of bytes that were sent of them.
     """
 
     def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
         ours.setblocking(False)
         self.fd = descriptors.claim(ours.detach())
         self._ids = frozenset(ids)
-        self.cut = self.garbled = self.ended = False
-        self.sent = 0
-        self.outbox = memoryview(b"")
+        self.ended = False
+        # As ``_received``, replaced in one assignment.
+        self.outbox: tuple[bytes | memoryview, list[int]] = b"", []
         # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
         # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
         self._received: tuple[list[bytes], deque[Any], int] = [], deque(), messages.ITEM.size
 
     def flush(self) -> bool:
         """Send what the process accepts of the waiting bytes; return True if none is left."""
-        if self.outbox:
-            self.cut = True
-            try:
-                self.outbox = self.outbox[os.write(self.fd, self.outbox) :]
-            except BlockingIOError:
-                pass
-            except ConnectionError:  # the process has ended; _on_death handles that
-                self.outbox = memoryview(b"")
-            self.cut = False
-        return not self.outbox
+        data, sent = self.outbox
+        try:
+            # One call, so that no signal handler runs between the write and the list.
+            sent.extend(map(os.write, (self.fd,), (data[sum(sent) :],)))
+        except BlockingIOError:
+            pass
+        except ConnectionError:  # the process has ended; ``_on_event`` handles that
+            data = b""
+        self.outbox = data[sum(sent) :], []
+        return not self.outbox[0]
 
     def read(self) -> deque[Any]:
         """Return the queue of items that have arrived; the caller removes those that it handles."""
@@ -109,7 +110,8 @@ class Stream:
             known = token >= 0 and token & ID_MASK in self._ids
             known &= 0 <= status <= messages.CLOSE_FAILURE
             if not (known and 0 <= length <= messages.LARGEST):
-                self.garbled, start = True, len(data)
+                items.append((token, _INVALID, b""))
+                start = len(data)
                 break
             needed = messages.ITEM.size + length
             if len(data) - start < needed:
@@ -124,19 +126,23 @@ class Stream:
 class ProcessHost:
     """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
 
+    ``start``, ``read``, ``reap`` and ``death_of`` are its life, in this order. Threads and actors
+    replace ``_launch``, ``signal``, ``_free`` and the ways in which data comes and goes.
+
     Attributes:
         exit: how the process ended; None while it runs, "" before it was started.
         ended: whether the process has ended and its end was not handled yet.
         restart_begun: whether the process was restarted, and recovery has not handled that yet.
-        deadline: the time at which it is killed unless it makes progress; infinity: never.
+        deadline: the time at which it is killed if it still makes an env; infinity: never.
         kill_reason: why the pool killed it; None if it did not.
         start_error: the error of an env_fn.
         stack: the user's line and the env's frames at which the process has ended.
-        name: the name of the process in errors.
+        name: what errors call the process.
         items: the data that the process sent beside rows, each with the token of its request.
+        sent: the number of messages written, or waiting to be written.
     """
 
-    kind, killed = "process", "was killed"
+    name, killed = "worker process", "was killed"
 
     number: int
     ids: list[int]
@@ -149,23 +155,26 @@ class ProcessHost:
         self.close_errors: list[EnvError] = []
         # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
-        self._reset()
-
-    def _reset(self) -> None:
-        self.process: Any = None
         self.exit: str | None = ""
         self.ended = self.restart_begun = False
-        self.deadline = math.inf
-        self.spaces: dict[int, EnvSpaces] = {}
-        self.start_error: EnvError | None = None
-        self.kill_reason: str | None = None
-        self.name = "worker process"
+        self.process: Any = None
+        self.stream: Any = None
         self._death_fd = self.stacks = -1
-        self.stack = "", ""
 
     def start(self, *, again: bool = False) -> None:
         """Start the process and return while it makes its envs; OSError if that fails."""
-        self._reset()
+        self.spaces: dict[int, EnvSpaces] = {}
+        self.start_error: EnvError | None = None
+        self.kill_reason: str | None = None
+        self.stack = "", ""
+        self.deadline, self.sent = math.inf, 0
+        self._launch()
+        if again:
+            self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
+        self.exit = None
+
+    def _launch(self) -> None:
+        self.process = None
         ours, theirs = socket.socketpair()
         self.stream = Stream(ours, self.ids)
         try:
@@ -188,23 +197,20 @@ class ProcessHost:
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(self.process.sentinel)
             self._death_fd = descriptors.claim(fd)
-            self._poller.watch(self.stream.fd, self._on_stream)
-            self._poller.watch(fd, self._on_death)
+            self._poller.watch(self.stream.fd, self._on_event)
+            self._poller.watch(fd, self._on_event)
         except BaseException:
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
                 self.process.join()
-            self._free()
+            self._close_descriptors()
             raise
         finally:
             theirs.close()
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
-        if again:
-            self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
-        self.exit = None
 
-    def _free(self) -> None:
+    def _close_descriptors(self) -> None:
         for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
             fd: int = getattr(owner, name)
             setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
@@ -216,47 +222,59 @@ class ProcessHost:
         """Whether all of its envs are made."""
         return len(self.spaces) == len(self.ids)
 
-    def kill(self, signum: int = _KILL, reason: str | None = None) -> None:
+    def signal(self, signum: int) -> None:
         """Send a signal to the process and to all processes that it has started."""
+        for send in (os.killpg, os.kill) if self.exit is None else ():  # it may have no group yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(self.process.pid, signum)
+
+    def kill(self, reason: str | None = None) -> None:
+        """Kill the process, without waiting for its end."""
         if reason is not None and self.kill_reason is None:
             self.kill_reason = f"{self.killed}: {reason}"
-        if self.exit is None:
-            for kill in (os.killpg, os.kill):  # the group may not exist yet
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    kill(self.process.pid, signum)
-
-    def terminate(self) -> None:
-        """Ask the process to end, also if it is stopped."""
-        self.kill(signal.SIGTERM)
-        self.kill(signal.SIGCONT)
-
-    def stack_of(self, thread: int) -> tuple[str, str]:
-        """Return the user's line and the env's frames at which this thread is now."""
-        return watchdog.await_stack(self.stacks, self.process.pid, thread)
+        self.signal(KILL)
 
     def end(self, reason: str | None = None) -> None:
         """Kill the process and wait for its end, at most 5 seconds."""
-        self.kill(reason=reason)
+        self.kill(reason)
         if self._death_fd >= 0:
             self.ended |= descriptors.is_readable(self._death_fd, 5)
 
-    def reap(self) -> None:
-        """Read the last items of an ended process, kill its children, close the descriptors."""
-        if self.exit is not None:
-            return
-        while self.read():
-            pass
+    def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
+        """Kill the process of these envs; return an error for each, with the stack of a thread."""
+        line, stack = self._stack_of(thread)
+        self.end(f"{errors.name_ids(ids)} {fact}")
+        text = f"{fact}{line}; its {self.name} {self.killed}"
+        return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
+
+    def _stack_of(self, thread: int) -> tuple[str, str]:
+        """Return the user's line and the env's frames at which this thread is now."""
+        return watchdog.await_stack(self.stacks, self.process.pid, thread)
+
+    def reap(self) -> bool:
+        """Return ``ended``; if so, read the last items, and free what the process has left."""
+        if self.ended and self.exit is None:
+            while self.read():
+                pass
+            how = self._free()
+            self.deadline = math.inf
+            # Last, so that all of this is repeated after an interrupt.
+            self.exit = self.kill_reason or how
+        return self.ended
+
+    def _free(self) -> str:
+        """Kill the children of an ended process, close its descriptors; return how it ended."""
         if self.stacks >= 0:
             self.stack = watchdog.read_stack(self.stacks)
-        self.kill()  # its children, before the join lets the system reuse the pid
-        self._free()
-        self.process.join(5)
-        self._finalizer.cancel()
-        self.deadline = math.inf
-        # Last, so that all of this is repeated after an interrupt.
-        self.exit = self.kill_reason or errors.name_exit(self.process.exitcode)
-        with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
+        exitcode = None
+        with contextlib.suppress(ValueError):  # it does not end, or this is called again
+            self.signal(KILL)  # before the join lets the system reuse the pid
+            self.process.join(5)
+            exitcode = self.process.exitcode
             self.process.close()
+        self._close_descriptors()
+        self._finalizer.cancel()
+        return errors.name_exit(exitcode)
 
     def death_of(self, i: int) -> WorkerDiedError:
         """Return a new error that says how the process of env ``i`` ended."""
@@ -279,6 +297,10 @@ class ProcessHost:
     def is_restarting(self) -> bool:
         return self.restart_begun and self.exit is None and not (self.started or self.start_error)
 
+    def attach(self, block: Block) -> None:
+        """Let the process write rows into the block from now on."""
+        self.write(messages.pack(messages.ATTACH, pickle.dumps(block.spec)))
+
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
         kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
         return partial(self.write, messages.pack(kind, data))
@@ -296,8 +318,6 @@ class ProcessHost:
         return partial(self.write, messages.pack(messages.REQUESTS, pickle.dumps(message)))
 
     def cancel(self, ids: set[int]) -> set[int]:
-        if self.stream.cut:  # the rest of a message cannot be sent
-            self.kill()
         return ids
 
     def write(self, data: bytes) -> None:
@@ -305,8 +325,9 @@ class ProcessHost:
         if self.exit is not None:
             return
         stream = self.stream
-        stream.sent += 1
-        if len(data) <= messages.ATOMIC and not stream.outbox:  # the system does not split it
+        self.sent += 1
+        waiting, sent = stream.outbox
+        if len(data) <= messages.ATOMIC and not waiting:  # the system does not split it
             try:
                 data = data[os.write(stream.fd, data) :]
             except (BlockingIOError, ConnectionError):
@@ -314,22 +335,23 @@ class ProcessHost:
             else:
                 if not data:
                     return
-        stream.outbox = memoryview(bytes(stream.outbox) + data)
+        stream.outbox = memoryview(bytes(waiting[sum(sent) :]) + data), []
         if not stream.flush():
-            self._poller.watch(stream.fd, self._on_stream, write=True)
+            self._poller.watch(stream.fd, self._on_event, write=True)
 
-    def _on_death(self, fd: int, events: int) -> bool:  # noqa: ARG002 - what the poller calls
-        self.ended = True
-        return True
-
-    def _on_stream(self, fd: int, events: int) -> bool:
+    def _on_event(self, fd: int, events: int) -> bool:
+        """Handle an event of the connection, or the end of the process; return ``ended``."""
+        if fd == self._death_fd:
+            self.ended = True
+            return True
         if events & select.POLLOUT and self.stream.flush():
-            self._poller.watch(fd, self._on_stream)
+            self._poller.watch(fd, self._on_event)
         self.read()
-        if self.stream.ended:  # else every poll would report it
-            self._poller.forget(fd)
-            self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
-        return self.stream.ended
+        if self.stream.ended:
+            self.ended |= descriptors.is_readable(self._death_fd, DISCONNECTED_FOR)
+            if not self.ended:
+                self.end("it closed its connection to the pool")
+        return self.ended
 
     def read(self) -> bool:
         """Handle the items that have arrived; return whether there were any."""
@@ -339,53 +361,47 @@ class ProcessHost:
             token, status, data = items[0]
             i = token & ID_MASK
             if status == messages.HELLO:
-                self._greet(i, data)
+                if data:  # else the process has just started
+                    made = self._unpack(i, status, data, "env_fn")
+                    if isinstance(made, EnvError):
+                        self.start_error = made
+                    else:
+                        self.spaces[i] = made
+                if self.restart_begun:
+                    limit = self._shared.options.step_timeout or SLOW_START
+                    self.deadline = math.inf if self.started else time.monotonic() + limit
             elif status == messages.CLOSE_FAILURE:
-                if (error := self._error_in(i, data)) is not None:
+                if (error := self._unpack(i, status, data)) is not None:
                     self.close_errors.append(error)
+            elif status == _INVALID:
+                self.kill(_UNREADABLE)
             elif status == messages.FAILURE and not self.started:
-                self.start_error = self._error_in(i, data)
+                self.start_error = self._unpack(i, status, data)
             else:
                 self.items[token & _KEY] = token & ~RESET, (status, data)
             items.popleft()
-        if self.stream.garbled:
-            self.kill(reason=_UNREADABLE)
         return found
-
-    def _greet(self, i: int, data: bytes) -> None:
-        """Handle a greeting: env ``i`` was made, or, without data, the process has started."""
-        if data:
-            spaces = self._loaded(data, i, "env_fn")
-            if isinstance(spaces, EnvError):
-                self.start_error = spaces
-            else:
-                self.spaces[i] = spaces
-        if self.restart_begun:
-            limit = self._shared.options.step_timeout or SLOW_START
-            self.deadline = math.inf if self.started else time.monotonic() + limit
 
     def take_item(self, token: int, kind: str) -> Any:
         i, key = token & ID_MASK, token & _KEY
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
-                self.kill(reason=_UNREADABLE)
+                self.kill(_UNREADABLE)
                 return self.death_of(i)
         status, data = self.items.pop(key)[1]
-        if status == messages.FAILURE:
-            return self._error_in(i, data) or self.death_of(i)
-        return self._loaded(data, i, kind)
+        return self._unpack(i, status, data, kind) or self.death_of(i)
 
-    def _loaded(self, data: bytes, i: int, kind: str) -> Any:
-        """Unpickle data of env ``i``; return an EnvError if that raises: it runs user code."""
+    def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:
+        """Return the value, or the EnvError, in an item of env ``i``.
+
+        If an error cannot be unpickled, the process is killed and the result is None. A value runs
+        code of users, so its error is that of a request of this ``kind``.
+        """
+        is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)
         try:
-            return pickle.loads(data)  # noqa: S301 - from our own worker process
+            return errors.unpack_failure(data, i) if is_error else pickle.loads(data)  # noqa: S301 - from our own worker process
         except ordinary() as error:
-            return errors.env_error(error, i, kind)
-
-    def _error_in(self, i: int, data: bytes) -> EnvError | None:
-        """Unpickle the error that env ``i`` sent; if that fails, kill the process, return None."""
-        try:
-            return errors.unpack_failure(data, i)
-        except ordinary():
-            self.kill(reason=_UNREADABLE)
+            if not is_error:
+                return errors.env_error(error, i, kind)
+            self.kill(_UNREADABLE)
             return None

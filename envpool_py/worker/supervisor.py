@@ -14,7 +14,6 @@ import contextlib
 import math
 import multiprocessing
 import os
-import pickle
 import select
 import signal
 import sys
@@ -42,6 +41,8 @@ from envpool_py.worker.watchdog import Watchdog
 
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
+# Windows has no SIGCONT, and threads take no signal.
+_CONTINUE: int = getattr(signal, "SIGCONT", 0)
 
 
 def missing() -> list[str]:
@@ -70,7 +71,7 @@ class Supervisor:
         self.watchdog: Watchdog | None = None
         self.timed = options.step_timeout is not None
         self._options = options
-        self._attach_message = b""
+        self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
@@ -83,12 +84,12 @@ class Supervisor:
         if lacks := missing():
             text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
             raise NotImplementedError(f"{text}; use ThreadVectorEnv or DummyVectorEnv")
-        if context is None or isinstance(context, str):
-            names = multiprocessing.get_all_start_methods()
-            if context is not None and context not in names:
-                known = f"context, or start_method, must be one of {', '.join(names)}"
-                raise ValueError(f"cannot find context for {context!r}: {known}")
+        names = multiprocessing.get_all_start_methods()
+        if context is None or context in names:
             context = multiprocessing.get_context(context)
+        elif isinstance(context, str):
+            known = f"context, or start_method, must be one of {', '.join(names)}"
+            raise ValueError(f"cannot find context for {context!r}: {known}")
         elif not isinstance(context, BaseContext):
             text = "context must be a start method or a multiprocessing context"
             raise TypeError(f"{text}, got {context!r}")
@@ -180,13 +181,11 @@ class Supervisor:
         """
         warn_at = time.monotonic() + process_host.SLOW_START
         while True:
+            ended = [host for host in self.hosts if host.reap()]
             errors = [host.start_error for host in self.hosts if host.start_error is not None]
+            errors += [host.death_of(host.ids[0]) for host in ended if host.start_error is None]
             if errors:
                 raise combine(errors)
-            for host in self.hosts:
-                if host.ended:
-                    host.reap()
-                    raise host.start_error or host.death_of(host.ids[0])
             late = [i for host in self.hosts if not host.started for i in host.ids]
             if not late:
                 return {i: spaces for host in self.hosts for i, spaces in host.spaces.items()}
@@ -201,14 +200,15 @@ class Supervisor:
     def make_block(self, spec: Spec) -> Block:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
-        spec = spec._replace(timed=limit is not None)
-        block = Block(spec, shared_memory.allocate(self._memory, nbytes(spec)))
+        self._block = block = self._new_block(spec._replace(timed=limit is not None))
         if limit is not None:
             self.watchdog = Watchdog(limit, block.heartbeats)
-        self._attach_message = messages.pack(messages.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
-            host.write(self._attach_message)
+            host.attach(block)
         return block
+
+    def _new_block(self, spec: Spec) -> Block:
+        return Block(spec, shared_memory.allocate(self._memory, nbytes(spec)))
 
     def restart(self, host: ProcessHost) -> None:
         """Restart an ended process and return while it makes its envs; OSError if that fails."""
@@ -216,7 +216,7 @@ class Supervisor:
             self.watchdog.forget(host.ids)
         with self.starting(warn_of_forks=False):
             host.start(again=True)
-            host.write(self._attach_message)
+            host.attach(self._block)
         self.timed = True
 
     def describe(self) -> str:
@@ -234,15 +234,11 @@ class Supervisor:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
         now = time.monotonic()
         for host in self.hosts:
-            if host.deadline > now:
-                continue
-            if host.stream.ended:
-                host.end("it closed its connection to the pool")
-            else:
+            if host.deadline <= now:
                 i = next(i for i in host.ids if i not in host.spaces)
                 limit = self._options.step_timeout or process_host.SLOW_START
-                fact = f"env_fn did not return within {limit:g} seconds"
-                (host.start_error,) = _kill_slow(host, [i], 0, f"env {i}: ", fact)
+                fact = f"did not return from env_fn within {limit:g} seconds"
+                (host.start_error,) = host.kill_slow([i], 0, fact)
         watchdog = self.watchdog
         if watchdog is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
@@ -253,13 +249,12 @@ class Supervisor:
                 continue
             named, did = (host.ids, "begin") if env_id is None else ([env_id], "end")
             fact = f"did not {did} its request within step_timeout={watchdog.limit} seconds"
-            thread = watchdog.thread_of(number)
-            yield from _kill_slow(host, named, thread, f"{name_ids(named)} ", fact)
+            yield from host.kill_slow(named, watchdog.thread_of(number), fact)
 
     def _messages_sent(self) -> dict[int, int]:
         """Return for each env of processes that run the messages sent to the env's heartbeat."""
         running = [host for host in self.hosts if host.exit is None and host.started]
-        return {i: host.stream.sent * (i == host.ids[0]) for host in running for i in host.ids}
+        return {i: host.sent * (i == host.ids[0]) for host in running for i in host.ids}
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
@@ -271,7 +266,8 @@ class Supervisor:
                 host.write(messages.pack(messages.CLOSE, b""))
             self._await_exits(GRACE)
             for host in self.hosts:
-                host.terminate()
+                host.signal(signal.SIGTERM)
+                host.signal(_CONTINUE)  # it may be stopped
             self._await_exits(min(0.2, GRACE))
         finally:  # also after a second Ctrl-C
             for host in self.hosts:
@@ -281,30 +277,16 @@ class Supervisor:
             self.poller.close()
             while self._fds:
                 descriptors.release(self._fds.pop())
-            self.watchdog = None  # its heartbeats are in the memory of the block
+            self.watchdog = self._block = None  # free the memory
         return [error for host in self.hosts for error in host.close_errors]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while True:
             for host in self.hosts:
-                if host.ended:
-                    host.reap()
+                if host.reap():
                     host.ended = False
             left = deadline - time.monotonic()
             if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
             self.poller.fetch([], 0, left)
-
-
-def _kill_slow(
-    host: ProcessHost, ids: Sequence[int], thread: int, who: str, fact: str
-) -> list[EnvTimeoutError]:
-    """Kill a process after reading the stack of this thread; return an error for each env."""
-    line, stack = "", ""
-    try:
-        line, stack = host.stack_of(thread)
-    finally:
-        host.end(f"{who}{fact}")
-    text = f"{fact}{line}; its {host.kind} {host.killed}"
-    return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from envpool_py.env.block import StepResult
+from envpool_py.ids import Ids
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.wrappers.vector import Method, VectorEnvWrapper
+from envpool_py.wrappers.vector import VectorEnvWrapper
 
 
 class ClipReward(VectorEnvWrapper):
@@ -41,17 +42,6 @@ class ClipReward(VectorEnvWrapper):
         return batch[0], np.clip(batch[1], self._low, self._high), *batch[2:]
 
 
-def _clips_actions(method: Method) -> Method:
-    """Return the pool's method, with its signature and its text, for clipped actions."""
-
-    @functools.wraps(method)
-    def call(wrapper: ClipAction, action: Any, *args: Any, **kwargs: Any) -> Any:
-        inherited = getattr(super(ClipAction, wrapper), method.__name__)
-        return inherited(wrapper._clipped(action), *args, **kwargs)  # noqa: SLF001 - its own
-
-    return cast("Method", call)
-
-
 class ClipAction(VectorEnvWrapper):
     """Clips actions to the bounds of a Box action space before the envs get them.
 
@@ -68,8 +58,13 @@ class ClipAction(VectorEnvWrapper):
         free = gym.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
         self.action_space = [free] * len(venv)
 
-    step = _clips_actions(BaseVectorEnv.step)
-    send = _clips_actions(BaseVectorEnv.send)
+    def step(self, action: Any, id: Ids = None, *, env_id: Ids = None) -> StepResult:  # noqa: A002
+        """Step as ``BaseVectorEnv.step`` does, with the actions clipped."""
+        return super().step(self._clipped(action), id, env_id=env_id)
+
+    def send(self, action: Any, id: Ids = None, *, env_id: Ids = None) -> None:  # noqa: A002
+        """Send as ``BaseVectorEnv.send`` does, with the actions clipped."""
+        super().send(self._clipped(action), id, env_id=env_id)
 
     def _clipped(self, action: Any) -> Any:
         """Return the actions clipped; what are no actions unchanged, for the pool to refuse."""

@@ -12,7 +12,7 @@ from envpool_py.env import spaces
 from envpool_py.env.spaces import Array
 from envpool_py.ids import IdArray
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows, is_last
+from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows, is_last, map_columns
 
 
 class FrameStackObservation(VectorEnvWrapper):
@@ -90,16 +90,12 @@ class FrameStackObservation(VectorEnvWrapper):
                 stack = spaces.map_tree(push, self._stacks, final)
                 info["final_obs"] = spaces.take(spaces.map_tree(self._joined, stack), 0)
 
-        def push_rows(stacks: Array, newest: Array) -> Array:
+        def push_rows(newest: Array, stacks: Array) -> Array:
             stacks[ids[first]] = newest[first, None] if self._pads else 0
             stacks[ids] = pushed = self._pushed(ids, stacks, newest)
             return self._joined(pushed)
 
-        columns = spaces.map_tree(push_rows, self._stacks, spaces.as_columns(self._layout, obs))
-        if isinstance(obs, np.ndarray) and not spaces.is_leaf(self._layout):
-            parts = spaces.split(self._layout, columns, "obs")
-            columns = spaces.as_rows(self._layout, parts, len(ids))
-        return columns, *others, infos
+        return map_columns(push_rows, self._layout, obs, self._stacks), *others, infos
 
     @staticmethod
     def _pushed(ids: IdArray, stacks: Array, newest: Array) -> Array:

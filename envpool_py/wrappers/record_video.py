@@ -70,15 +70,16 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
                     ' render_mode="rgb_array"'
                 )
         video.ffmpeg()
-        if step_trigger is None and episode_trigger is None:
-            episode_trigger = lambda _: True  # noqa: E731
         self.video_path: Path | None = None
         self._folder = Path(video_folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._episode_trigger, self._step_trigger = episode_trigger, step_trigger
+        every_episode = step_trigger is None
+        self._episode_trigger = episode_trigger or (lambda _: every_episode)
+        self._step_trigger = step_trigger or (lambda _: False)
         self._video_length, self._name_prefix = video_length, name_prefix
         self._fps = fps or venv.metadata[ids[0]].get("render_fps", 30)
-        self._frames: dict[int, Any] = dict.fromkeys(ids.tolist())
+        blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
+        self._frames: dict[int, Any] = dict.fromkeys(ids.tolist(), blank)
         self._first = int(ids[0])
         self._steps = self._num_frames = 0
         self._episode = -1
@@ -106,11 +107,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
                 self._begin_episode()
             else:
                 ended = bool(terminated[row] or truncated[row])
-        if (
-            self._step_trigger is not None
-            and not self.recording
-            and self._step_trigger(self._steps)
-        ):
+        if not self.recording and self._step_trigger(self._steps):
             self._name = f"step-{self._steps}"
         self._record(infos)
         if ended and not self._video_length:
@@ -120,8 +117,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         self._episode += 1
         if not self._video_length:
             self._stop()
-        trigger = self._episode_trigger
-        if trigger is not None and not self.recording and trigger(self._episode):
+        if not self.recording and self._episode_trigger(self._episode):
             self._name = f"episode-{self._episode}"
 
     def _record(self, infos: Array) -> None:
@@ -134,9 +130,8 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         ]
         if not self.recording or not ids:
             return
-        frames = {**self._frames, **dict(zip(ids, self.venv.render(ids), strict=True))}
-        blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
-        image = rendering.tile([blank if f is None else f for f in frames.values()], list(frames))
+        frames = self._frames | dict(zip(ids, self.venv.render(ids), strict=True))
+        image = rendering.tile([*frames.values()], [*frames])
         if self._encoder is None:
             self.video_path = self._folder / f"{self._name_prefix}-{self._name}.mp4"
             self._num_frames = 0

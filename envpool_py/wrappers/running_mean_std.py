@@ -53,11 +53,9 @@ class RunningMeanStd:
         for name, value in numbers.items():
             if not np.all(np.asarray(value) >= 0):
                 raise ValueError(f"{name}: got {value}, but it must not be negative")
-        center = np.asarray(mean, dtype=np.float64)
-        deviation = np.asarray(std, dtype=np.float64)
-        shape = np.broadcast_shapes(center.shape, deviation.shape)
-        self.mean = np.broadcast_to(center, shape).copy()
-        self.var = np.broadcast_to(np.square(deviation), shape).copy()
+        center, deviation = np.broadcast_arrays(mean, std)
+        self.mean = np.array(center, np.float64)
+        self.var = np.array(np.square(deviation, dtype=np.float64))
         self.count = count
         self.clip_max = clip_max
         self.eps = epsilon

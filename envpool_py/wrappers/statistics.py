@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.env.spaces import map_tree
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
+from envpool_py.wrappers.vector import map_columns
 
 #: The type of ``VectorEnvNormObs.obs_rms``.
 Statistics: TypeAlias = "RunningMeanStd | dict[Any, Statistics] | tuple[Statistics, ...] | None"
@@ -63,14 +63,12 @@ def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
     """
     if isinstance(tree, (dict, tuple)):
         kind = gym.spaces.Dict if isinstance(tree, dict) else gym.spaces.Tuple
-        own: dict[Any, gym.Space[Any]] = {}
-        if isinstance(space, kind):
-            own = _parts(space.spaces)
-            _require_same(tree, own, name, "the space")
-        elif space is not None:
+        if space is not None and not isinstance(space, kind):
             raise TypeError(f"{name}: got a {type(tree).__name__}, but the space is {space}")
+        own = _parts(tree if space is None else space.spaces)
+        _require_same(tree, own, name, "the space")
         for key, part in _parts(tree).items():
-            check(part, own.get(key), f"{name}[{key!r}]")
+            check(part, None if space is None else own[key], f"{name}[{key!r}]")
     elif tree is not None:
         if not (hasattr(tree, "update") and hasattr(tree, "norm")):
             raise TypeError(f"{name}: got {tree!r}, but it must be a RunningMeanStd or None")
@@ -89,61 +87,52 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
     or tuples, or a dict or tuple of arrays; so is the result. TypeError for rows that are no
     numbers where the tree has a ``RunningMeanStd``, ValueError for other keys, lengths or shapes.
     """
-    rows_of_objects = isinstance(batch, np.ndarray) and batch.dtype == object
-    if tree is None or (rows_of_objects and not len(batch)):
+    in_rows = isinstance(batch, np.ndarray) and batch.dtype == object
+    if in_rows and not len(batch):
         return batch
-    if isinstance(tree, (dict, tuple)):
-        if rows_of_objects:
-            return _normalise_rows(tree, batch, update=update)
-        _require_same(batch, _parts(tree), "obs", "obs_rms")
-        parts = _parts(batch).items()
-        columns = {key: normalise(tree[key], part, update=update) for key, part in parts}
-        return columns if isinstance(tree, dict) else tuple(columns.values())
-    if rows_of_objects or not isinstance(batch, np.ndarray):
-        row = batch[0] if rows_of_objects else batch
-        raise TypeError(
-            f"obs: got a {type(row).__name__}, which one RunningMeanStd can't normalise; declare"
-            " an observation_space, or give set_obs_rms statistics of the observation's form"
-        )
-    if update:
-        tree.update(batch)
-    return tree.norm(batch)
+
+    def change(column: Any, rms: Any) -> Any:
+        if rms is None:
+            return column
+        if not isinstance(column, np.ndarray) or column.dtype == object:
+            row = column[0] if isinstance(column, np.ndarray) else column
+            raise TypeError(
+                f"obs: got a {type(row).__name__}, which one RunningMeanStd can't normalise;"
+                " declare an observation_space, or give set_obs_rms statistics of its form"
+            )
+        if update:
+            rms.update(column)
+        return rms.norm(column)
+
+    first, *others = batch if in_rows else [batch]
+    layout = _layout_of(tree, first)
+    for row in others:
+        spaces.split(layout, row, "obs")  # an error, if its form is another
+    return map_columns(change, layout, batch, tree)
 
 
-def _normalise_rows(tree: Any, rows: NDArray[Any], *, update: bool) -> NDArray[Any]:
-    """Normalise an object array of dicts or tuples: as columns, then split into rows again."""
-    for row in rows:
-        _require_same(row, _parts(tree), "obs", "obs_rms")
-    layout = _layout_of(tree, rows[0])
-    columns = normalise(tree, spaces.as_columns(layout, rows), update=update)
-    parts = spaces.split(layout, columns, "obs")
-    return spaces.as_rows(layout, parts, len(rows))
-
-
-def _layout_of(tree: Any, row: Any) -> Any:
-    """Return a layout of rows like this one, in their order; statistics are of stacked leaves."""
-    if isinstance(tree, dict):
-        return {key: _layout_of(tree[key], part) for key, part in row.items()}
-    if isinstance(tree, tuple):
-        return tuple(map(_layout_of, tree, row))
-    return spaces.Leaf((), (), None, stacked=tree is not None)
+def _layout_of(tree: Any, value: Any) -> Any:
+    """Return a layout in the order of this row or batch; statistics are of stacked leaves."""
+    if not isinstance(tree, (dict, tuple)):
+        return spaces.Leaf((), (), None, stacked=tree is not None)
+    _require_same(value, _parts(tree), "obs", "obs_rms")
+    layout = {key: _layout_of(tree[key], part) for key, part in _parts(value).items()}
+    return layout if isinstance(tree, dict) else tuple(layout.values())
 
 
 def normalised_space(tree: Statistics, space: Any) -> Any:
     """Return the space of the normalised observations of ``space``; None: not known."""
-
-    def normalised(part: Any, rms: Any) -> Any:
-        if rms is None:
-            return part
-        if part.shape is None or part.dtype is None:
-            return None
-        dtype = part.dtype if np.issubdtype(part.dtype, np.floating) else np.float64
-        limit = rms.clip_max or np.inf
-        return gym.spaces.Box(-limit, limit, part.shape, dtype)
-
     if tree is None or space is None:
         return space
-    return spaces.space_of(map_tree(normalised, spaces.parts_of(space), tree))
+    if isinstance(tree, (dict, tuple)):
+        own = _parts(space.spaces).items()
+        parts = {key: normalised_space(tree[key], part) for key, part in own}
+        return spaces.space_of(parts if isinstance(tree, dict) else tuple(parts.values()))
+    if space.shape is None or space.dtype is None:
+        return None
+    dtype = space.dtype if np.issubdtype(space.dtype, np.floating) else np.float64
+    limit = tree.clip_max or np.inf
+    return gym.spaces.Box(-limit, limit, space.shape, dtype)
 
 
 def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
@@ -156,8 +145,7 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
     paths = []
     for n, (leaf_path, leaf) in enumerate(leaves(tree)):
         paths.append(leaf_path)
-        for field in _FIELDS:
-            arrays[f"{field}_{n}"] = getattr(leaf, field)
+        arrays |= {f"{field}_{n}": getattr(leaf, field) for field in _FIELDS}
         arrays[f"clip_max_{n}"] = leaf.clip_max or np.inf
     target = Path(path)
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
@@ -186,8 +174,7 @@ def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike
     new = (stored[leaf_path] for leaf_path in present)
     check(map_tree(lambda leaf: None if leaf is None else next(new), tree), space, name)
     for leaf_path, leaf in present.items():
-        for field in _FIELDS:
-            setattr(leaf, field, getattr(stored[leaf_path], field))
+        vars(leaf).update(vars(stored[leaf_path]))
 
 
 def _read(name: str) -> dict[_Path, RunningMeanStd]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.ids import IdArray
-from envpool_py.pool import arguments
 from envpool_py.pool.base import BaseVectorEnv
 
 # Attributes that a wrapper may declare differently from its pool.
@@ -104,24 +103,14 @@ class VectorEnvWrapper(BaseVectorEnv):
         return batch
 
     # Of the wrapper's own spaces, which may be others than the pool's.
-    @property
-    def single_observation_space(self) -> Any:
-        """The observation space of every env; ValueError if two envs have different ones."""
-        return _common("observation_space", self.observation_space)
-
-    @property
-    def single_action_space(self) -> Any:
-        """The action space of every env; ValueError if two envs have different ones."""
-        return _common("action_space", self.action_space)
+    single_observation_space = BaseVectorEnv.single_observation_space
+    single_action_space = BaseVectorEnv.single_action_space
 
     def __len__(self) -> int:
         return len(self.venv)
 
     def __enter__(self) -> Any:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         # An unclosed pool warns itself; it may be in use after its wrapper is gone.
@@ -223,11 +212,6 @@ def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
     return name in vars(venv) or hasattr(type(venv), name)
 
 
-def _common(name: str, spaces: Any) -> Any:
-    """The space of every env; a vector env of another library has one for all."""
-    return arguments.common_space(name, spaces) if isinstance(spaces, list) else spaces
-
-
 def is_last(info: dict[str, Any]) -> bool:
     """Whether the row of this info ends an episode and has the first observation of the next."""
     return "final_obs" in info and "final_info" in info
@@ -240,6 +224,18 @@ def first_rows(infos: Any, *, automatic: bool = True) -> NDArray[np.bool_]:
     """
     first = ["is_reset" in info or (automatic and is_last(info)) for info in infos]
     return np.array(first, np.bool_)
+
+
+def map_columns(function: Callable[..., Any], layout: Any, obs: Any, *trees: Any) -> Any:
+    """Change the leaves of a batch, arrays ``(k, ...)``; return it in its form, rows or columns.
+
+    ``function`` also gets that leaf of each of ``trees``.
+    """
+    whole = (spaces.as_columns(layout, obs), *trees)
+    leaves = map(function, *(spaces.split(layout, tree, "obs") for tree in whole))
+    if spaces.is_leaf(layout) or not isinstance(obs, np.ndarray):
+        return spaces.join(layout, leaves)
+    return spaces.as_rows(layout, list(leaves), len(obs))
 
 
 def _stack_like(batch: Any, rows: list[Any]) -> Any:

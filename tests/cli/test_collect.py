@@ -56,6 +56,13 @@ def test_just_as_many_episodes_as_asked_for(tmp_path):
     assert fewer.metadata["seed"] != found.metadata["seed"]  # which is drawn
 
 
+def test_a_folder_of_images(tmp_path, cli):
+    """A folder is not compressed: only an ``.npz`` can be."""
+    env = "ALE/Pong-v5 --env-kwarg max_episode_steps=12 --num-envs 2 --wait-num 1"
+    assert cli(f"collect {env} --episodes 2 --out {tmp_path}/a").status == 0
+    assert load(tmp_path / "a").num_steps == 24
+
+
 @pytest.mark.parametrize("options", ["", "--compress", "--no-compress"])
 def test_images_are_compressed_by_default(tmp_path, options):
     limits = "--num-envs 2 --wait-num 1 --episodes 4 --seed 3"

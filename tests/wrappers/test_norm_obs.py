@@ -134,6 +134,17 @@ def test_none_leaves_observations_alone():
         assert norm.obs_rms is None
 
 
+@pytest.mark.parametrize("columns", [False, True])
+def test_none_leaves_a_part_of_nested_observations_alone(columns):
+    with DummyVectorEnv(env_fns("nested"), columns=columns) as pool:
+        norm = VectorEnvNormObs(pool)
+        norm.set_obs_rms({**norm.obs_rms, "c": None})
+        raw, obs = pool.reset(seed=0)[0], norm.reset(seed=0)[0]
+        inner = [each["c"] if columns else [row["c"] for row in each] for each in (raw, obs)]
+        assert same(*inner)
+        assert norm.observation_space[0]["c"] == pool.observation_space[0]["c"]
+
+
 NOTHING = "observation_space: .* has nothing to normalise"
 NO_BOX = spaces.Dict({"m": spaces.MultiBinary(2)})
 KEYS = r"env 1: obs_rms: has \['image', 'speed'\], but the space has \['a', 'b', 'c'\]"

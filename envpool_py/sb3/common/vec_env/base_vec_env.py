@@ -267,7 +267,6 @@ class VecEnvWrapper(VecEnv):
 
     @property
     def unwrapped(self) -> Any:
-        """The VecEnv within all wrappers."""
         return self.venv.unwrapped
 
     def __getattr__(self, name: str) -> Any:
@@ -285,7 +284,6 @@ class VecEnvWrapper(VecEnv):
         return getattr(self if self._has(name) else self.venv, name)
 
     def getattr_depth_check(self, name: str, already_found: bool) -> Any:
-        """The class whose attribute ``name`` is hidden by a wrapper that has it, or None."""
         own = self._has(name)
         if own and already_found:
             return _class_name(self)
@@ -307,11 +305,9 @@ class ResultWrapper(VecEnvWrapper):
         """What ``step_wait`` returns."""
 
     def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations."""
         return self._after_reset(self.venv.reset())
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
         return self._after_step(*self.venv.step_wait())
 
 

@@ -49,11 +49,9 @@ class DummyVecEnv(PoolVecEnv):
         return [self.envs[i] for i in self._get_indices(indices)]
 
     def reset(self) -> VecEnvObs:
-        """Reset all envs, as ``VecEnv.reset`` says."""
         return self._keep(super().reset())
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Make the step, and return what ``VecEnv.step_wait`` says."""
         obs, self.buf_rews, self.buf_dones, self.buf_infos = super().step_wait()
         return self._keep(obs), self.buf_rews, self.buf_dones, self.buf_infos
 

@@ -99,11 +99,9 @@ class OverPool(PoolAdapter, VecEnv):
         self.pool.close()
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of the env of each row, as ``VecEnv.get_attr`` says."""
         return self._ask(indices, lambda ids: self.pool.get_env_attr(attr_name, id=ids))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of the env of each row: where it is, else on the outermost wrapper."""
         ids = list(dict.fromkeys(map(self._env_of, self._get_indices(indices))))
         self._assert_no_step()
         found = np.array(self.pool.apply(has_attribute, attr_name, id=ids), dtype=np.bool_)
@@ -198,9 +196,6 @@ class PoolVecEnv(OverPool):
         with closed_on_error(pool):
             PoolVecEnv.__init__(self, pool)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.pool!r})"
-
     @property
     def spec(self) -> Any:
         """The ``EnvSpec`` of env 0; None where it has none, or none that can be sent."""
@@ -210,7 +205,6 @@ class PoolVecEnv(OverPool):
             return None
 
     def reset(self) -> VecEnvObs:
-        """Reset all envs and cancel a pending step, as ``VecEnv.reset`` says."""
         obs, infos = self._reset_pool(self._seeds)
         self.reset_infos = infos.tolist()
         for info in self.reset_infos:
@@ -261,7 +255,6 @@ class PoolVecEnv(OverPool):
         return spaces.as_columns(self._layout, obs), rewards.astype(np.float32), dones, infos
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all envs have the attribute, as ``VecEnv.has_attr`` says."""
         return all(self._ask(None, lambda ids: self.pool.apply(has_attribute, attr_name, id=ids)))
 
     def env_method(

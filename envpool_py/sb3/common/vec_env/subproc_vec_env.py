@@ -48,8 +48,7 @@ class SubprocVecEnv(PoolVecEnv):
     @property
     def processes(self) -> list[Any]:
         """The worker process of every env; envs may share one."""
-        workers: list[Any] = self.pool.workers
-        return [worker.process for worker in workers]
+        return [worker.process for worker in self.remotes]
 
     @property
     def remotes(self) -> list[Any]:

@@ -10,7 +10,6 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.env import spaces
 from envpool_py.errors import name_ids
 from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper
 
@@ -36,56 +35,52 @@ class VecCheckNan(ResultWrapper):
         self.raise_exception = raise_exception
         self.warn_once = warn_once
         self.check_inf = check_inf
-        self._layout = spaces.layout_of(venv.observation_space)
-        self._names = [leaf.name("observations") for leaf in spaces.leaves(self._layout)]
         self._warned = False
         self._actions: Any = None
         self._observations: Any = None
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs."""
-        parts = actions if isinstance(actions, tuple) else (actions,)
-        named = [("actions", part) for part in parts]
-        self._check(named, "the model, whose last observations were", self._observations)
+        origin = "the model, whose last observations were"
+        self._check({"actions": actions}, origin, self._observations)
         self._actions = actions
         self.venv.step_async(actions)
 
     def _after_reset(self, obs: Any) -> Any:
-        self._check(self._named(obs), "the envs, at", "reset")
+        self._observations = obs
+        self._check({"observations": obs}, "the envs, at", "reset")
         return obs
 
     def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
-        named = [*self._named(obs), ("rewards", rewards)]
-        self._check(named, "the envs, whose last actions were", self._actions)
+        self._observations = obs
+        values = {"observations": obs, "rewards": rewards}
+        self._check(values, "the envs, whose last actions were", self._actions)
         return obs, rewards, dones, infos
 
     def check_array_value(self, name: str, value: NDArray[Any]) -> list[tuple[str, str]]:
         """Pairs of ``name`` and ``"inf"`` or ``"nan"``, for what ``value`` ``(n, ...)`` has."""
-        return [(name, kind) for kind, _ in self._found(value)]
+        return [(name, kind) for name, kind, _ in self._found(name, value)]
 
-    def _named(self, obs: Any) -> list[tuple[str, Any]]:
-        """Keep the observations, and name their parts."""
-        self._observations = obs
-        parts = spaces.split(self._layout, obs, "observations")
-        return list(zip(self._names, parts, strict=True))
-
-    def _found(self, value: Any) -> Iterator[tuple[str, list[int]]]:
-        """What is in an array ``(n, ...)``, and in which of its rows."""
+    def _found(self, name: str, value: Any) -> Iterator[tuple[str, str, list[int]]]:
+        """The name of each array ``(n, ...)`` with such values, their kind and their rows."""
+        if isinstance(value, (dict, tuple)):
+            for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+                yield from self._found(f"{name}[{key!r}]", part)
+            return
         array = np.asarray(value)
         if array.dtype.kind in "fc":
             rows = array.reshape(len(array), -1)
             for kind, test in (("inf", np.isinf), ("nan", np.isnan)):
                 wrong = np.flatnonzero(test(rows).any(axis=1)).tolist()
                 if wrong and (kind == "nan" or self.check_inf):
-                    yield kind, wrong
+                    yield name, kind, wrong
 
-    def _check(self, values: list[tuple[str, Any]], origin: str, last: Any) -> None:
+    def _check(self, values: dict[str, Any], origin: str, last: Any) -> None:
         if self._warned and self.warn_once and not self.raise_exception:
             return
         found = [
-            f"{name_ids(ids)}: found {kind} in {name}"
-            for name, value in values
-            for kind, ids in self._found(value)
+            f"{name_ids(ids)}: found {kind} in {part}"
+            for name, value in values.items()
+            for part, kind, ids in self._found(name, value)
         ]
         if found:
             self._warned = True

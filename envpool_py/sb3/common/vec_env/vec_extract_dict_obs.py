@@ -23,5 +23,4 @@ class VecExtractDictObs(ObservationWrapper):
         super().__init__(venv, observation_space=space[key])
 
     def observations(self, obs: Any) -> Any:
-        """The entry of one observation, or of a batch."""
         return obs[self.key]

@@ -6,11 +6,10 @@ writes them. Both are read without running any code of the file.
 
 from __future__ import annotations
 
-import itertools
 import json
 import pickle
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +201,7 @@ class VecNormalize(ObservationWrapper):
         """
         if self.venv is not None:
             raise ValueError("set_venv: there is a VecEnv already, and it is set once")
-        _check_shapes("observation_space", venv.observation_space, self.observation_space)
+        _check_shapes(venv.observation_space, self.observation_space)
         register_if_imported()
         self.venv = venv
         self.num_envs = venv.num_envs
@@ -220,7 +219,7 @@ class VecNormalize(ObservationWrapper):
             return
         settings = json.dumps({name: getattr(self, name) for name in _SETTINGS})
         arrays = {"settings": np.array(settings)}
-        for k, rms in enumerate(self._statistics()):
+        for k, rms in enumerate(_statistics_in(vars(self))):
             arrays |= {f"{name}{k}": np.array(value) for name, value in vars(rms).items()}
         with path.open("wb") as file:  # NumPy would add a suffix to a path
             np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -237,9 +236,10 @@ class VecNormalize(ObservationWrapper):
         if zipfile.is_zipfile(path):
             with np.load(path, allow_pickle=False) as arrays:
                 settings = json.loads(str(arrays["settings"]))
-                numbers = itertools.takewhile(lambda k: f"mean{k}" in arrays, itertools.count())
-                names = [[f"{name}{k}" for name in _MOMENTS] for k in numbers]
-                statistics = [_statistics_of(*map(arrays.get, each)) for each in names]
+                numbers = range(sum(name.startswith("mean") for name in arrays))
+                statistics = [
+                    _statistics_of(*(arrays[f"{name}{k}"] for name in _MOMENTS)) for k in numbers
+                ]
         elif trusted:
             loaded = trust(path)
             if not isinstance(loaded, VecNormalize):
@@ -252,18 +252,23 @@ class VecNormalize(ObservationWrapper):
         has_obs = len(statistics) > 1
         loaded = VecNormalize(venv, **{**settings, "norm_obs": has_obs})
         loaded.norm_obs = settings.get("norm_obs", True)
-        own = loaded._statistics()
+        own = _statistics_in(vars(loaded))
         complete = len(own) == len(statistics) and (has_obs or not loaded.norm_obs)
         require(complete, f"{path}: lacks statistics of the observations")
         for rms, saved in zip(own, statistics, strict=True):
-            _check_shapes("observation_space", rms, saved)
+            _check_shapes(rms, saved)
             vars(rms).update(vars(saved))
         return loaded
 
-    def _statistics(self) -> list[RunningMeanStd]:
-        """All statistics: of the returns first, then of the observations."""
-        obs = vars(self).get("obs_rms", {})
-        return [self.ret_rms, *(obs.values() if isinstance(obs, dict) else [obs])]
+
+def _statistics_in(state: Mapping[str, Any]) -> list[Any]:
+    """All statistics: of the returns first, then of the observations, by their keys."""
+    obs = state.get("obs_rms", {})
+    if isinstance(obs, dict):
+        obs = [obs[key] for key in state.get("norm_obs_keys") or obs if key in obs]
+    else:
+        obs = [obs]
+    return [state.get("ret_rms"), *obs]
 
 
 def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
@@ -275,18 +280,10 @@ def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
     settings = {name: state[name] for name in _SETTINGS if name in state}
     if not all(isinstance(value, _PLAIN) for value in settings.values()):
         raise pickle.UnpicklingError(f"{path}: a setting is no number: {settings}")
-    obs = state.get("obs_rms", {})
-    if isinstance(obs, dict):
-        obs = [obs[key] for key in settings.get("norm_obs_keys") or obs]
-    else:
-        obs = [obs]
-    return settings, [_of_part(part) for part in (state.get("ret_rms"), *obs)]
-
-
-def _of_part(part: Any) -> RunningMeanStd:
-    if not isinstance(part, Part):
-        raise pickle.UnpicklingError(f"the file holds a {type(part)} in place of statistics")
-    return _statistics_of(*(vars(part).get(name) for name in _MOMENTS))
+    return settings, [
+        _statistics_of(*(getattr(part, name, None) for name in _MOMENTS))
+        for part in _statistics_in(state)
+    ]
 
 
 def _statistics_of(mean: Any, var: Any, count: Any) -> RunningMeanStd:
@@ -299,8 +296,8 @@ def _statistics_of(mean: Any, var: Any, count: Any) -> RunningMeanStd:
     return found
 
 
-def _check_shapes(name: str, found: Any, needed: Any) -> None:
-    text = f"{name} has the shapes {_shapes(found)}, but {_shapes(needed)} is needed"
+def _check_shapes(found: Any, needed: Any) -> None:
+    text = f"observation_space has the shapes {_shapes(found)}, but {_shapes(needed)} is needed"
     require(_shapes(found) == _shapes(needed), text)
 
 
