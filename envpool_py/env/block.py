@@ -127,7 +127,6 @@ class Block:
 
 
 def nbytes(spec: Spec) -> int:
-    """Return the size of the buffer that a block needs, in bytes."""
     return _fields(spec)[1]
 
 

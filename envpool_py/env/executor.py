@@ -108,7 +108,6 @@ class Executor:
         self.inner = ""
 
     def __call__(self, request: Request) -> Any:
-        """Carry out any request."""
         if not KINDS[request.kind].has_row:
             return coroutines.run(getattr(self, request.kind)(*request.args, **request.kwargs))
         row = self.row_of(request)
@@ -288,7 +287,6 @@ class Executor:
         return obs, 0.0, False, True, final
 
     def reset(self, **kwargs: Any) -> Row:
-        """Reset the env with these arguments and return the row."""
         obs, info = self._begin_episode(kwargs)
         return obs, 0.0, False, False, ResetInfo(info)
 

@@ -43,9 +43,9 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
             wrong = np.argwhere(~((part >= box.low) & (part <= box.high)))  # NaN included
             if len(wrong):
                 at = tuple(wrong[0].tolist())
-                name, limits = leaf.name("obs"), f"{box.low[at]} to {box.high[at]}"
-                name += str([*at]) if at else ""
-                return f"{name} is {part[at]}, but observation_space has {limits}"
+                text = f"{leaf.name('obs')}{[*at] if at else ''} is {part[at]}"
+                limits = f", but observation_space has {box.low[at]} to {box.high[at]}"
+                return text if np.isnan(part[at]) else text + limits
     return f"obs is {fitted!r:.80}, which is not in observation_space {space!r:.120}"
 
 
