@@ -244,7 +244,8 @@ class Executor:
             first, begun = self._begin_episode({})
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
-        info = FinalInfo(begun, final_obs=last, final_info=final)
+        info = FinalInfo(begun)
+        info["final_obs"], info["final_info"] = last, final
         return first, reward, terminated, truncated, info
 
     def postpone(self, error: BaseException) -> None:
@@ -310,8 +311,9 @@ class Executor:
             kwargs["seed"] = seed
         if options is not None:
             kwargs["options"] = options
+        is_plain = self.times is None and not self.heartbeat.is_read
         try:
-            result = self._instrumented_reset(**kwargs)
+            result = (self.env.reset if is_plain else self._instrumented_reset)(**kwargs)
         except BaseException as error:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):

@@ -208,12 +208,14 @@ class StepLoop:
     def _begin_episode(self, token: int, obs: Any, info: dict[str, Any]) -> int:
         """Write the row that ends one episode and begins the next; return its mark."""
         last, final_info = info.pop("final_obs"), info.pop("final_info")
-        kept = {"final_info": final_info} if final_info else {}
+        if final_info:
+            info["final_info"] = final_info
         try:
-            return self._write_first(token, obs, info | kept, last)
+            return self._write_first(token, obs, info, last)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self._beside.clear()
             self._executors[token & ID_MASK].postpone(error)
+            kept = {"final_info": final_info} if final_info else {}
             return self._write_first(token, last, kept, last)
 
     def _write_first(self, token: int, obs: Any, info: dict[str, Any], last: Any) -> int:
