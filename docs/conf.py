@@ -15,7 +15,7 @@ from docutils import nodes
 
 import envpool_py
 from envpool_py import cli
-from envpool_py.env.options import CLASSES
+from envpool_py.options import CLASSES
 
 project = "envpool_py"
 version = release = envpool_py.__version__

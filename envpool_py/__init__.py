@@ -7,7 +7,7 @@ from typing import Any as _Any
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.make import make
-from envpool_py.pool.vector_envs import (
+from envpool_py.pool.pool_classes import (
     DummyVectorEnv,
     ShmemVectorEnv,
     SubprocVectorEnv,

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from envpool_py import packages
+from envpool_py import extras
 
 #: The env as a user names it.
 Env: TypeAlias = str | EnvSpec | Callable[..., Any]
@@ -50,7 +50,7 @@ def find(env: Env) -> Any:
         raise TypeError(text + (hint if hasattr(env, "step") else ""))
     place, name = parts(env)
     if place == "ale_py":
-        packages.load(place, f'{env}: needs ale_py; pip install "envpool-py[atari]"')
+        extras.load(place, f'{env}: needs ale_py; pip install "envpool-py[atari]"')
     module = importlib.import_module(place) if place else None  # which may register the id
     try:
         return gym.spec(name)

@@ -19,19 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py import ids as ids_
-from envpool_py.engine import calls
+from envpool_py import env_ids as ids_
+from envpool_py.engine import env_method_calls
 from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.request import KINDS, Request
+from envpool_py.env_ids import Ids, Selection
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
-from envpool_py.ids import Ids, Selection
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
-from envpool_py.pool.vector_envs import pool_class
-from envpool_py.record import digest, record_file
-from envpool_py.record.record_file import Event, Row
+from envpool_py.pool.pool_classes import pool_class
+from envpool_py.record import digest, file_format
+from envpool_py.record.file_format import Event, Row
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLACE = re.compile(r" \([^()]*:\d+\)$")
@@ -73,7 +73,7 @@ def replay(
         OSError: the record cannot be read.
         EnvError: an env_fn raised.
     """
-    header, events = record_file.read(path)
+    header, events = file_format.read(path)
     num_envs = header["num_envs"]
     env_fns = check_env_fns(env_fns)
     if len(env_fns) != num_envs:
@@ -98,7 +98,7 @@ def replay(
         raise
     spec = pool.engine.block.spec
     for name, layout in (("observations", spec.obs), ("actions", spec.action)):
-        described = record_file.describe(layout)
+        described = file_format.describe(layout)
         if described != header[name]:
             pool.close()
             raise ValueError(
@@ -192,23 +192,23 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
             raise StopIteration
         for kind, ids, data in self._events:
-            self.complete = kind == record_file.CLOSED
+            self.complete = kind == file_format.CLOSED
             pairs = zip(ids, data, strict=True)
             entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
-            if kind == record_file.ROWS and (entries or not ids):
+            if kind == file_format.ROWS and (entries or not ids):
                 requests = {i: self._pending.pop(i) for i in entries}
                 batch = self._repeat(requests, entries)
                 if any(request.kind == "seed" for request in requests.values()):
                     continue  # `pool.seed` has dropped these rows
                 self.num_batches += 1
                 return batch
-            if kind in (record_file.RAISED, record_file.RECOVERED):
+            if kind in (file_format.RAISED, file_format.RECOVERED):
                 errors = [self._error_of(i, entry) for i, entry in entries.items()]
-                if kind == record_file.RECOVERED:
+                if kind == file_format.RECOVERED:
                     self.recovered += errors
                 elif errors:
                     raise combine(errors)
-            elif kind == record_file.ASKED and entries and data[0][0] == "apply":
+            elif kind == file_format.ASKED and entries and data[0][0] == "apply":
                 warn(
                     f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not"
                     " replayed: a record holds no functions"
@@ -240,23 +240,23 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
     def _follow(self, kind: bytes, i: int, entry: Any) -> None:
         """Follow what an event without rows and errors holds for env ``i``."""
         env = self._envs[i]
-        if kind == record_file.STEPS:
+        if kind == file_format.STEPS:
             self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
-        elif kind == record_file.REQUESTS:
+        elif kind == file_format.REQUESTS:
             request = Request(*entry)
             if request.kind == "lose":
                 request = request._replace(args=(self._engine.batches.last_obs(i),))
             self._pending[i] = request
-        elif kind == record_file.CANCELLED:
+        elif kind == file_format.CANCELLED:
             cancelled = self._pending.pop(i, None)
             if cancelled is not None and entry:
                 env.unconfirmed.append(cancelled)
             self._recreate(i)
-        elif kind == record_file.RECREATED:
+        elif kind == file_format.RECREATED:
             env.life = entry
             if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
-        elif kind == record_file.ASKED:
+        elif kind == file_format.ASKED:
             *fields, failed = entry
             request = Request(*fields)
             if request.kind == "env_fn":
@@ -302,7 +302,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 infos = self._fetch({i: request})[4]
                 env.position = env.next_position(request, infos[0])
             else:
-                calls.ask(self._engine, np.array([i]), [request])
+                env_method_calls.ask(self._engine, np.array([i]), [request])
         except EnvError as error:
             return error
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.vector_envs import pool_class
+from envpool_py.pool.pool_classes import pool_class
 
 __all__ = ["VectorEnvType"]
 

@@ -19,8 +19,8 @@ from envpool_py import (
     envpool,
     make,
 )
-from envpool_py.env.options import CLASSES
 from envpool_py.gymnasium import VectorEnv, make_vec
+from envpool_py.options import CLASSES
 from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
 from envpool_py.sb3.common.env_util import make_vec_env
 from tests.support import doors

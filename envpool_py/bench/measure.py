@@ -29,7 +29,7 @@ import numpy as np
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError, describe, name_exit
-from envpool_py.pool.vector_envs import DummyVectorEnv
+from envpool_py.pool.pool_classes import DummyVectorEnv
 
 #: The part of the measured time that is run before it, and the most that it may be, seconds.
 WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0

@@ -11,7 +11,7 @@ import numpy as np
 
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.make import make
-from envpool_py.pool.vector_envs import pool_class
+from envpool_py.pool.pool_classes import pool_class
 
 LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
 NAMES = (LOOP, SYNC, ASYNC, MAKE, "dummy", "subproc", "shmem", "thread")

@@ -19,7 +19,7 @@ from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import FOREIGN, OWN
-from envpool_py.pool.vector_envs import BACKENDS, pool_class
+from envpool_py.pool.pool_classes import BACKENDS, pool_class
 from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.

@@ -22,7 +22,7 @@ from gymnasium.utils import env_checker, passive_env_checker
 
 from envpool_py.env import row_checks
 from envpool_py.errors import EnvError, EnvTimeoutError, describe, line_of
-from envpool_py.pool.vector_envs import ShmemVectorEnv
+from envpool_py.pool.pool_classes import ShmemVectorEnv
 from envpool_py.sb3.common.env_checker import check_env, checked_step
 
 #: A whole episode is stepped, up to so many steps and seconds.

@@ -14,7 +14,7 @@ from envpool_py.cli.arguments import at_least, complain, counted, exact, report
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, imported, is_registered
 from envpool_py.cli.progress import showing
 from envpool_py.errors import EnvError, ReplayError
-from envpool_py.record import record_file
+from envpool_py.record import file_format
 from envpool_py.replayer import Replay, replay
 
 HELP = "repeat a recorded run in this process, and debug where it failed"
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             return batches.num_batches, f"{counted(batches.num_batches, 'batch')} repeated"
 
         # The debugger needs the terminal.
-        bar = nullcontext() if args.pdb else showing(record_file.count_batches(args.file), progress)
+        bar = nullcontext() if args.pdb else showing(file_format.count_batches(args.file), progress)
         try:
             with bar:
                 for error, text in _errors_of(batches):
@@ -95,7 +95,7 @@ def _debug(error: BaseException) -> None:
 
 def _replay_of(args: argparse.Namespace) -> Replay:
     try:
-        header, _ = record_file.read(args.file)
+        header, _ = file_format.read(args.file)
         num_envs, recorded = header["num_envs"], header.get("env")
         if args.env is None:
             if recorded is None:

@@ -17,7 +17,7 @@ from envpool_py.cli.arguments import exact, report
 from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
-from envpool_py.record import record_file
+from envpool_py.record import file_format
 
 HELP = "print the contents of a file of episodes or of a record"
 EPILOG = "example: envpool-py show cartpole.npz"
@@ -63,7 +63,7 @@ def _of_episodes(path: Path) -> dict[str, Any]:
 
 
 def _of_record(path: Path) -> dict[str, Any]:
-    header, events = record_file.read(path)
+    header, events = file_format.read(path)
     rewards: dict[int, list[float]] = {}  # of running episodes
     returns: list[float] = []
     lengths: list[int] = []
@@ -72,16 +72,16 @@ def _of_record(path: Path) -> dict[str, Any]:
     steps, restarts, complete = 0, 0, False
     resets_itself = header["autoreset_mode"] == "next_step"
     for kind, ids, data in events:
-        complete = kind == record_file.CLOSED
-        if kind in (record_file.RAISED, record_file.RECOVERED):
+        complete = kind == file_format.CLOSED
+        if kind in (file_format.RAISED, file_format.RECOVERED):
             errors += [text.partition("\n")[0] for _, text, _, _ in data]
-            restarts += len(ids) if kind == record_file.RECOVERED else 0
-        elif kind == record_file.REQUESTS:
+            restarts += len(ids) if kind == file_format.RECOVERED else 0
+        elif kind == file_format.REQUESTS:
             for i, (request, _, kwargs, _) in zip(ids, data, strict=True):
                 if request in ("reset", "seed"):
                     seeds.setdefault(i, kwargs.get("seed"))
                     rewards.pop(i, None)
-        elif kind == record_file.ROWS:
+        elif kind == file_format.ROWS:
             for i, row in zip(ids, data, strict=True):
                 if i not in rewards:  # the row of a reset
                     rewards[i] = []

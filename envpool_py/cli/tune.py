@@ -16,7 +16,7 @@ from envpool_py.cli.arguments import CALLERS, add_shared, complain
 from envpool_py.cli.naming import add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration
-from envpool_py.pool.choose import Probe, probe
+from envpool_py.pool.backend_choice import Probe, probe
 from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "try pools for an env on this machine, and recommend one"

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envpool_py import packages
+from envpool_py import extras
 from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError
@@ -104,7 +104,7 @@ def evaluate(
     found: list[Any] = [None] * len(chosen)
     bar: Any = contextlib.nullcontext()
     if progress:
-        tqdm = packages.load("tqdm", "evaluate: a progress bar needs tqdm; pip install tqdm")
+        tqdm = extras.load("tqdm", "evaluate: a progress bar needs tqdm; pip install tqdm")
         bar = tqdm.tqdm(total=len(chosen), unit="episode")
     with bar:
         for n, result in _run(pool, policy, chosen):

@@ -27,17 +27,18 @@ from typing import Any
 
 import numpy as np
 
+from envpool_py.engine.batches import Batches
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
-from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, FINAL, OVER, Beside, StepResult
-from envpool_py.env.options import AllOptions
+from envpool_py.env.block_spec import common_spec
 from envpool_py.env.request import Request
 from envpool_py.env.row_checks import warn_of_rows
+from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, combine, from_signal_handler
-from envpool_py.ids import IdArray, Selection
-from envpool_py.worker.hosts import Hosts, common_spec
+from envpool_py.options import AllOptions
+from envpool_py.worker.host_group import HostGroup
 
 _NO_MARK = bytes(1)
 
@@ -56,7 +57,7 @@ class Engine:
         warned: the kinds of warnings about rows that were issued; each once per pool.
     """
 
-    def __init__(self, hosts: Hosts, options: AllOptions, *, publish_early: bool) -> None:
+    def __init__(self, hosts: HostGroup, options: AllOptions, *, publish_early: bool) -> None:
         self.options = options
         pool, env = options.pool, options.env
         self.flight = flight = Flight(hosts, publish_early=publish_early)

@@ -30,11 +30,12 @@ from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
-from envpool_py.env.request import GENERATION, TOKEN_BYTES, Request, pack_token
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import GENERATION, TOKEN_BYTES, pack_token
+from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
-from envpool_py.ids import IdArray, Selection
 from envpool_py.record.recorder import Recorder
-from envpool_py.worker.hosts import Hosts
+from envpool_py.worker.host_group import HostGroup
 
 #: Seconds after which an env without a result is named in the log.
 HANGS_AFTER = 30.0
@@ -66,7 +67,7 @@ class Flight:
         recovery: handles failed envs, see ``engine.recovery``.
     """
 
-    def __init__(self, hosts: Hosts, *, publish_early: bool) -> None:
+    def __init__(self, hosts: HostGroup, *, publish_early: bool) -> None:
         self.hosts = hosts
         self.publish_early = publish_early
         self.states = States(hosts.num_envs)

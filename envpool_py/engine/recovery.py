@@ -29,14 +29,14 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.engine.calls import Call, ask
 from envpool_py.engine.engine import Engine
+from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.states import DEAD, LOST, RESETTING, STEPPING
 from envpool_py.env import spaces
-from envpool_py.env.options import NEXT_STEP
 from envpool_py.env.request import Request
+from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, env_error, name_ids
-from envpool_py.ids import IdArray, Selection
+from envpool_py.options import NEXT_STEP
 from envpool_py.worker import supervisor
 from envpool_py.worker.process_host import ProcessHost
 

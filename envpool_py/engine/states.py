@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from numpy.typing import NDArray
 
-from envpool_py.env.request import GENERATION
+from envpool_py.env.tokens import GENERATION
+from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, WorkerDiedError, name_ids
-from envpool_py.ids import IdArray, Selection
 
 # Only a READY env accepts a step; an env in any state below STEPPING accepts a reset. An env in
 # STEPPING or RESETTING is in flight.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env import heartbeat, info_codec, spaces, step_times
 from envpool_py.env.spaces import Array
-from envpool_py.ids import Selection
+from envpool_py.env_ids import Selection
 
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"

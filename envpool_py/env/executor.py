@@ -16,15 +16,15 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import coroutines, seeding
-from envpool_py.env import layers, spaces
+from envpool_py import coroutine_envs, seeding
 from envpool_py.env import row_checks as checks
+from envpool_py.env import spaces, wrapper_layers
 from envpool_py.env.block import Position
 from envpool_py.env.heartbeat import Heartbeat
-from envpool_py.env.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
 from envpool_py.errors import from_signal_handler, warn
+from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
 Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
@@ -80,7 +80,7 @@ class Executor:
             self._env_fn, env = self._prepared._env_fn, self._prepared.env  # noqa: SLF001 - its own
             self._prepared = None
         else:
-            env = coroutines.adapted(self._env_fn())
+            env = coroutine_envs.adapted(self._env_fn())
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with contextlib.suppress(Exception):
                 env.close()
@@ -98,7 +98,7 @@ class Executor:
                 " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
             )
         self.env: Any = env
-        self._turns = layers.turn_based_layer(env)
+        self._turns = wrapper_layers.turn_based_layer(env)
         self._closed = False
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
@@ -109,7 +109,7 @@ class Executor:
 
     def __call__(self, request: Request) -> Any:
         if not KINDS[request.kind].has_row:
-            return coroutines.run(getattr(self, request.kind)(*request.args, **request.kwargs))
+            return coroutine_envs.run(getattr(self, request.kind)(*request.args, **request.kwargs))
         row = self.row_of(request)
         if request.kind == "seed":
             return [*request.args, *request.kwargs.values()]
@@ -170,7 +170,9 @@ class Executor:
             if space is not None and not isinstance(space, gym.Space):
                 kind = f"{type(self.env).__name__} has a space that is not Gymnasium's, {space!r}"
                 raise TypeError(f"{kind}{checks.OLD_GYM}")
-        return EnvSpaces(obs, action, reward_shape(layers.lookup(self.env, "reward_space", None)))
+        return EnvSpaces(
+            obs, action, reward_shape(wrapper_layers.lookup(self.env, "reward_space", None))
+        )
 
     @property
     def _past_end(self) -> bool:
@@ -229,7 +231,7 @@ class Executor:
         obs, reward, terminated, truncated, info = row
         over = terminated or truncated
         if self._turns is not None and "env_error" not in info:
-            over = getattr(self._turns, layers.EPISODE_OVER)
+            over = getattr(self._turns, wrapper_layers.EPISODE_OVER)
         if not over:
             return row
         self.position = self.position[0], True
@@ -305,7 +307,7 @@ class Executor:
         elif rules.reset_fn is not None and seed is None and options is None:
             seed, options = rules.reset_fn(self.env_id, episode)
             seed = None if seed is None else operator.index(seed)
-        elif self._is_new and seed is None and layers.takes_seed(self.env):
+        elif self._is_new and seed is None and wrapper_layers.takes_seed(self.env):
             seed = seeding.of_restart(root, self._restarts, episode)
         if seed is not None:
             kwargs["seed"] = seed
@@ -318,7 +320,11 @@ class Executor:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):
                 self._root, self.position = root, (episode, False)
-            if type(error) is TypeError and "seed" in kwargs and not layers.takes_seed(self.env):
+            if (
+                type(error) is TypeError
+                and "seed" in kwargs
+                and not wrapper_layers.takes_seed(self.env)
+            ):
                 raise TypeError(f"reset() takes no seed: {error}{checks.OLD_GYM}") from error
             raise
         if not isinstance(result, (tuple, list)) or len(result) != 2:
@@ -337,7 +343,7 @@ class Executor:
 
     def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
-        seed_method = layers.lookup(self.env, "seed", None)
+        seed_method = wrapper_layers.lookup(self.env, "seed", None)
         if callable(seed_method):
             seed_method(seed)
             # The reset of such an env may not accept a seed, unless every reset is seeded.
@@ -364,16 +370,16 @@ class Executor:
             self.warn(kind, text)
 
     def get_attr(self, name: str) -> Any:
-        return layers.lookup(self.env, name)
+        return wrapper_layers.lookup(self.env, name)
 
     def set_attr(self, name: str, value: Any) -> None:
         """Set the attribute on the outermost layer that has it, else on the base env."""
-        found = layers.layers_of(self.env)
-        owners = (layer for layer in found if layers.has_own(layer, name))
+        found = wrapper_layers.layers_of(self.env)
+        owners = (layer for layer in found if wrapper_layers.has_own(layer, name))
         setattr(next(owners, found[-1]), name, value)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return layers.lookup(self.env, method)(*args, **kwargs)
+        return wrapper_layers.lookup(self.env, method)(*args, **kwargs)
 
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(self.env, *args, **kwargs)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.env.options import check_count
 from envpool_py.env_by_name import Env, find
 from envpool_py.envpool import atari
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
+from envpool_py.options import check_count
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
 from envpool_py.pool.keywords import Fixed, check_env_kwargs, check_options
 from envpool_py.pool.make import make as make_pool

@@ -7,11 +7,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import packages
+from envpool_py import extras
 from envpool_py.envpool.face import EnvPool
 from envpool_py.envpool.specs import NEEDED, is_name, specs, state
 
-dm_env = packages.load("dm_env", NEEDED)
+dm_env = extras.load("dm_env", NEEDED)
 
 
 class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc, name-defined]

@@ -12,9 +12,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from envpool_py.env_ids import IdArray, Ids, one_of, resolve
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.gymnasium.vector_env import split_mask
-from envpool_py.ids import IdArray, Ids, one_of, resolve
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.seeding import Seed, per_env

@@ -10,10 +10,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import packages
+from envpool_py import extras
 
 NEEDED = "the specs and env_type='dm' need the package dm_env; pip install dm-env"
-specs = packages.load("dm_env.specs", NEEDED)
+specs = extras.load("dm_env.specs", NEEDED)
 
 
 def observation_spec(space: gym.Space[Any]) -> Any:

@@ -19,20 +19,20 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
-from envpool_py.engine.calls import Call
+from envpool_py.engine.env_method_calls import Call
 from envpool_py.engine.states import INTERRUPTED
-from envpool_py.env.options import NEXT_STEP, autoreset_mode_of
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, as_columns, layout_of, map_tree, objects, snapshot
+from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
 from envpool_py.gymnasium.infos import combine_rows
-from envpool_py.ids import IdArray, Selection
+from envpool_py.options import NEXT_STEP, autoreset_mode_of
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.keywords import WHOLE, check_options, one_of
-from envpool_py.pool.vector_envs import ShmemVectorEnv
-from envpool_py.worker.env_workers import DummyEnvWorker
+from envpool_py.pool.pool_classes import ShmemVectorEnv
+from envpool_py.worker.builtin_workers import DummyEnvWorker
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there

@@ -17,7 +17,7 @@ from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
 from envpool_py.pettingzoo.parallel import DECIDED, ByAgent, ParallelVectorEnv, side_by_side
 from envpool_py.pool.keywords import check_options
-from envpool_py.pool.vector_envs import pool_class
+from envpool_py.pool.pool_classes import pool_class
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,

@@ -12,12 +12,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from envpool_py import ids as ids_
+from envpool_py import env_ids as ids_
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.spaces import Array
+from envpool_py.env_ids import Ids
 from envpool_py.errors import closed_on_error, name_ids
-from envpool_py.ids import Ids
 from envpool_py.pettingzoo.actions import action_columns
 from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike, of_agent
 from envpool_py.pettingzoo.packed_env import (
@@ -35,8 +35,8 @@ from envpool_py.pettingzoo.packed_env import (
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.keywords import Fixed, check_options
+from envpool_py.pool.pool_classes import pool_class
 from envpool_py.pool.stats import table
-from envpool_py.pool.vector_envs import pool_class
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import gymnasium as gym
-
 from envpool_py import seeding
-from envpool_py.env.options import INTEGER, check_count, check_number
 from envpool_py.env.request import Request
 from envpool_py.errors import naming_env
-from envpool_py.worker.base import EnvWorker
+from envpool_py.options import INTEGER, check_count, check_number
+from envpool_py.worker.env_worker import EnvWorker
 
 #: Reset options: one dict for all envs, or one for each.
 Options: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
@@ -68,27 +66,6 @@ def check_num_processes(value: int | str | None) -> int | str | None:
     if value != "auto":
         raise ValueError(f"num_processes must be an int, None or 'auto', got {value!r}")
     return value
-
-
-class Spaces(list[Any]):
-    """One space per env; a method of a single space is an error that says which one to use."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        text = f"this is a list of one space per env; use spaces[i].{name} of env i"
-        if name == "sample":
-            text += ": [space.sample() for space in envs.action_space]"
-        raise AttributeError(f"{text}, or pool.single_action_space and single_observation_space")
-
-
-def common_space(name: str, spaces: Any) -> gym.Space[Any] | None:
-    # A vector env of another library has one for all.
-    per_env: list[gym.Space[Any] | None] = spaces if isinstance(spaces, list) else [spaces]
-    for i, space in enumerate(per_env):
-        if space != per_env[0]:
-            raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {per_env[0]}")
-    return per_env[0]
 
 
 def make_workers(

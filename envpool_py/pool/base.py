@@ -18,32 +18,33 @@ from numpy.typing import NDArray
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py import env_by_name, seeding
-from envpool_py import ids as ids_
-from envpool_py.engine import calls
+from envpool_py import env_ids as ids_
+from envpool_py.engine import env_method_calls
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
 from envpool_py.env.block import StepResult
-from envpool_py.env.options import AllOptions, EnvOptions, check_timeout, split
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
+from envpool_py.env_ids import IdArray, Ids, Selection
 from envpool_py.errors import EnvError, warn
-from envpool_py.ids import IdArray, Ids, Selection
+from envpool_py.options import AllOptions, EnvOptions, check_timeout, split
 from envpool_py.pool import arguments, call_guard
-from envpool_py.pool.arguments import Options, Spaces
+from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
+from envpool_py.pool.frame_grid import render_grid
 from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
 from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.signatures import spell_out
+from envpool_py.pool.space_list import SpaceList, common_space
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
-from envpool_py.rendering import render_grid
 from envpool_py.seeding import Seed
 from envpool_py.worker import supervisor
-from envpool_py.worker.base import EnvWorker
+from envpool_py.worker.builtin_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
-from envpool_py.worker.env_workers import SubprocEnvWorker
-from envpool_py.worker.hosts import Hosts
+from envpool_py.worker.env_worker import EnvWorker
+from envpool_py.worker.host_group import HostGroup
 
 #: The options that rows depend on, for records.
 RECORDED = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
@@ -102,16 +103,16 @@ class BaseVectorEnv:
         self._options = split({**options, "num_processes": num_processes})
         self.strict_timeout = self._options.pool.strict_timeout
         self.workers: list[EnvWorker] = []
-        hosts: Hosts | None = None
+        hosts: HostGroup | None = None
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
-            hosts = Hosts(self.workers, self._options.processes, publish_early=self.is_async)
+            hosts = HostGroup(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_by_name.of(env_fns))
             self.worker_class = type(self.workers[0])
             made = self.engine.env_spaces
-            self.observation_space: list[Any] = Spaces(each.observation_space for each in made)
-            self.action_space: list[Any] = Spaces(each.action_space for each in made)
+            self.observation_space: list[Any] = SpaceList(each.observation_space for each in made)
+            self.action_space: list[Any] = SpaceList(each.action_space for each in made)
             self._meter = Meter(self.engine) if self._options.pool.measure else None
             if hosts.supervisor is not None:
                 warn_of_torch(len(hosts.supervisor.hosts))
@@ -414,12 +415,12 @@ class BaseVectorEnv:
     @property
     def single_observation_space(self) -> gym.Space[Any] | None:
         """The observation space of every env; ValueError if two envs have different ones."""
-        return arguments.common_space("observation_space", self.observation_space)
+        return common_space("observation_space", self.observation_space)
 
     @property
     def single_action_space(self) -> gym.Space[Any] | None:
         """The action space of every env; ValueError if two envs have different ones."""
-        return arguments.common_space("action_space", self.action_space)
+        return common_space("action_space", self.action_space)
 
     @functools.cached_property
     def spec(self) -> list[Any]:
@@ -562,7 +563,7 @@ class BaseVectorEnv:
     def _ask(self, ids: Ids, request: Request) -> list[Any]:
         selected = self._select(ids).ids
         self.engine.states.check_free(selected)
-        return calls.ask(self.engine, selected, [request] * len(selected))
+        return env_method_calls.ask(self.engine, selected, [request] * len(selected))
 
 
 def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> None:
@@ -571,7 +572,7 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
     engine.flight.recovery = recovery = Recovery(engine)
 
     def ask(i: int, request: Request) -> Any:
-        return calls.ask(engine, np.array([i], dtype=np.intp), [request])[0]
+        return env_method_calls.ask(engine, np.array([i], dtype=np.intp), [request])[0]
 
     for i, worker in enumerate(pool.workers):
         if isinstance(worker, SubprocEnvWorker):

@@ -1,6 +1,6 @@
 """The options of pools as keywords: types, names of other libraries, refusals.
 
-Default, meaning and check of an option are in ``envpool_py.env.options``; here are only the
+Default, meaning and check of an option are in ``envpool_py.options``; here are only the
 types that type checkers and editors read, because they must be written out.
 
 Each function and class that makes a pool calls ``check_options``, and ``check_env_kwargs`` if it
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypedDict
 
 import gymnasium as gym
 
-from envpool_py.env.options import ProcessOptions, ResetFn, autoreset_mode_of
 from envpool_py.env_by_name import Env, takes
 from envpool_py.errors import EnvError
+from envpool_py.options import ProcessOptions, ResetFn, autoreset_mode_of
 
 
 class PoolKeywords(TypedDict, total=False):

@@ -8,13 +8,13 @@ from typing import Any
 import gymnasium as gym
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
-from envpool_py.env.options import RecoveryOptions
 from envpool_py.env_by_name import Env, env_fn_of
-from envpool_py.pool import arguments, choose
+from envpool_py.options import RecoveryOptions
+from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import OF_PROCESSES, ProcessPoolKeywords, check_options, one_of
+from envpool_py.pool.pool_classes import DummyVectorEnv, ThreadVectorEnv, pool_class
 from envpool_py.pool.signatures import spell_out
-from envpool_py.pool.vector_envs import DummyVectorEnv, ThreadVectorEnv, pool_class
 from envpool_py.worker.supervisor import missing
 
 # The defaults of `make` that differ from those of the pools.
@@ -96,8 +96,8 @@ def make(
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.
         partial = wait_num < num_envs or timeout is not None
-        backend, num_processes, caller_steps = choose.choose(
-            choose.probe(env_fn, context),
+        backend, num_processes, caller_steps = backend_choice.choose(
+            backend_choice.probe(env_fn, context),
             num_envs,
             needed=faults or partial or not OF_PROCESSES.isdisjoint(given),
             may_share=RecoveryOptions.__annotations__.keys().isdisjoint(options),

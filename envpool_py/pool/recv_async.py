@@ -16,8 +16,8 @@ from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py.engine.flight import NotYet
 from envpool_py.env.block import StepResult
-from envpool_py.worker.descriptors import release
-from envpool_py.worker.hosts import Hosts
+from envpool_py.worker.file_descriptors import release
+from envpool_py.worker.host_group import HostGroup
 
 if TYPE_CHECKING:
     import asyncio
@@ -71,7 +71,7 @@ async def recv_async(self: Any) -> StepResult:
 
 @contextlib.contextmanager
 def _listening(
-    hosts: Hosts, loop: asyncio.AbstractEventLoop, event: asyncio.Event
+    hosts: HostGroup, loop: asyncio.AbstractEventLoop, event: asyncio.Event
 ) -> Iterator[float]:
     """Set ``event`` when results arrive or the pool is closed; the value: how often to look."""
     if hosts.supervisor is None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from envpool_py.env.options import CLASSES
+from envpool_py.options import CLASSES
 
 T = TypeVar("T", bound="Callable[..., Any]")
 

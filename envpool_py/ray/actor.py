@@ -20,12 +20,12 @@ import ray
 from numpy.typing import NDArray
 
 from envpool_py.env.block import FINAL, FORM, Block
-from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
+from envpool_py.env.tokens import ASK, ID_MASK
 from envpool_py.worker import messages
-from envpool_py.worker.child import EnvLoop, one_by_one
 from envpool_py.worker.messages import HEADER
 from envpool_py.worker.watchdog import Watchdog, stack_of_thread
+from envpool_py.worker.worker_loop import EnvLoop, one_by_one
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.

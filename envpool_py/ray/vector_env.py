@@ -10,14 +10,14 @@ from typing import Any
 import ray
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
-from envpool_py.env.options import INTEGER
 from envpool_py.errors import warn
+from envpool_py.options import INTEGER
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, check_options
 from envpool_py.pool.signatures import spell_out
 from envpool_py.ray.actor_supervisor import ActorSupervisor
-from envpool_py.worker.env_workers import SubprocEnvWorker
+from envpool_py.worker.builtin_workers import SubprocEnvWorker
 
 
 class RayKeywords(PoolKeywords, total=False):

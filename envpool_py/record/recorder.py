@@ -20,10 +20,10 @@ import numpy as np
 from envpool_py.env.block import Block
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.spaces import Array
+from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, warn
-from envpool_py.ids import IdArray
-from envpool_py.record import digest, plain_codec, record_file
-from envpool_py.record.record_file import describe
+from envpool_py.record import digest, file_format, plain_codec
+from envpool_py.record.file_format import describe
 
 
 class Recorder:
@@ -40,14 +40,14 @@ class Recorder:
         spec = block.spec
         self._all = list(range(spec.num_envs))
         layouts = {"observations": describe(spec.obs), "actions": describe(spec.action)}
-        facts = {"version": record_file.VERSION, **header, **layouts}
+        facts = {"version": file_format.VERSION, **header, **layouts}
         private = functools.partial(os.open, mode=0o600)
         self._file = open(path, "xb", buffering=0, opener=private)  # noqa: SIM115 - see close
-        self._append(record_file.HEADER, json.dumps(facts).encode(), before=record_file.MAGIC)
+        self._append(file_format.HEADER, json.dumps(facts).encode(), before=file_format.MAGIC)
 
     def close(self) -> None:
         """Write that the run has ended here, close the file, and let go of the block."""
-        self._write(record_file.CLOSED, [], [])
+        self._write(file_format.CLOSED, [], [])
         self._file.close()
         vars(self).pop("_block", None)
 
@@ -59,7 +59,7 @@ class Recorder:
         if self._file.closed:
             return
         crc = zlib.crc32(body, zlib.crc32(kind))
-        data = memoryview(before + record_file.CHUNK_HEAD.pack(len(body), crc, kind) + body)
+        data = memoryview(before + file_format.CHUNK_HEAD.pack(len(body), crc, kind) + body)
         try:
             while data:
                 data = data[self._file.write(data) :]
@@ -73,9 +73,9 @@ class Recorder:
         """Write requests that are answered by a row; None: steps whose actions are in the block."""
         if requests is None:
             arrays = [array for array in self._block.actions if array is not None]
-            self._write(record_file.STEPS, ids, [_narrowed(array[ids]) for array in arrays])
+            self._write(file_format.STEPS, ids, [_narrowed(array[ids]) for array in arrays])
         else:
-            self._write(record_file.REQUESTS, ids, _entries(ids.tolist(), requests))
+            self._write(file_format.REQUESTS, ids, _entries(ids.tolist(), requests))
 
     def rows(
         self, ids: IdArray, parts: list[Any], reward: Array, terminated: Array, truncated: Array
@@ -83,23 +83,23 @@ class Recorder:
         """Write rows before they are returned; ``parts``: an array ``(k, ...)`` per leaf."""
         digests = digest.of_observations(self._block.obs_leaves, parts, len(ids))
         columns = [np.array(digests, np.uint32), terminated, truncated, _narrowed(reward)]
-        self._write(record_file.ROWS, ids, columns)
+        self._write(file_format.ROWS, ids, columns)
 
     def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:
         """Write errors before they are raised, or when recovery handles them."""
-        kind = record_file.RAISED if raised else record_file.RECOVERED
+        kind = file_format.RAISED if raised else file_format.RECOVERED
         facts = [(type(e).__name__, e.text, e.request, e.env_ids) for e in errors.values()]
         self._write(kind, list(errors), facts)
 
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
         """Write that requests were cancelled; some are carried out anyway."""
-        self._write(record_file.CANCELLED, ids, list(carried_out))
+        self._write(file_format.CANCELLED, ids, list(carried_out))
 
     def recreated(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Write that envs were recreated and configured by these requests."""
         names = ("root", "episode", "restarts")
         lives = [{name: request.kwargs[name] for name in names} for request in requests]
-        self._write(record_file.RECREATED, ids, lives)
+        self._write(file_format.RECREATED, ids, lives)
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]
@@ -116,7 +116,7 @@ class Recorder:
 
         def write(failed: Sequence[int]) -> None:
             pairs = zip(ids, entries, strict=True)
-            self._write(record_file.ASKED, ids, [(*entry, i in failed) for i, entry in pairs])
+            self._write(file_format.ASKED, ids, [(*entry, i in failed) for i, entry in pairs])
 
         return write
 

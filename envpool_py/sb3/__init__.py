@@ -5,7 +5,7 @@
 
 from typing import Any as _Any
 
-from envpool_py import packages as _packages
+from envpool_py import extras as _packages
 from envpool_py.sb3.common import vec_env
 from envpool_py.sb3.common.env_util import make_vec_env
 from envpool_py.sb3.common.monitor import Monitor

@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py.env.layers import layers_of, lookup
+from envpool_py.env.wrapper_layers import layers_of, lookup
 
 _OURS, _THEIRS = "envpool_py.sb3.", "stable_baselines3."
 

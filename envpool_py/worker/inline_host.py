@@ -21,8 +21,9 @@ from gymnasium.error import ClosedEnvironmentError
 from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces, Executor, interrupts
-from envpool_py.env.request import ASK, ID_MASK, Request
+from envpool_py.env.request import Request
 from envpool_py.env.step_loop import StepLoop
+from envpool_py.env.tokens import ASK, ID_MASK
 from envpool_py.errors import EnvError, env_error
 from envpool_py.worker.host import Send
 

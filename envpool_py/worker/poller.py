@@ -15,7 +15,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from envpool_py.worker import descriptors
+from envpool_py.worker import file_descriptors
 from envpool_py.worker.messages import READ, WAKE
 
 _LONGEST = 1e6  # seconds; the longest wait that the system accepts
@@ -60,7 +60,7 @@ class Poller:
         """Create the descriptors; OSError if the system has too few."""
         self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
         self.results, self.theirs = os.pipe()
-        descriptors.claim(self.results)
+        file_descriptors.claim(self.results)
         os.set_blocking(self.results, False)
         self._poll.register(self.results, select.POLLIN)
 
@@ -120,7 +120,9 @@ class Poller:
     def duplicate(self) -> int:
         """Return a descriptor that is readable while ``fetch`` would return; -1: there is none."""
         return (
-            descriptors.claim(os.dup(self._poll.fileno())) if hasattr(self._poll, "fileno") else -1
+            file_descriptors.claim(os.dup(self._poll.fileno()))
+            if hasattr(self._poll, "fileno")
+            else -1
         )
 
     def wake(self) -> None:
@@ -137,7 +139,7 @@ class Poller:
             self._poll.close()
         fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
         for fd in fds:
-            descriptors.release(fd)
+            file_descriptors.release(fd)
 
 
 class QueuePoller(Poller):

@@ -33,9 +33,10 @@ from envpool_py import errors
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.request import ASK, ID_MASK, RESET, Request
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, ordinary
-from envpool_py.worker import child, descriptors, messages, watchdog
+from envpool_py.worker import file_descriptors, messages, watchdog, worker_loop
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import Poller
 
@@ -64,7 +65,7 @@ class Stream:
 
     def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
         ours.setblocking(False)
-        self.fd = descriptors.claim(ours.detach())
+        self.fd = file_descriptors.claim(ours.detach())
         self._ids = frozenset(ids)
         self.ended = False
         # As ``_received``, replaced in one assignment.
@@ -148,7 +149,7 @@ class ProcessHost:
     ids: list[int]
     env_fns: list[Any]
     _context: BaseContext
-    _shared: child.Shared
+    _shared: worker_loop.Shared
     _poller: Poller
 
     def __post_init__(self) -> None:
@@ -185,18 +186,18 @@ class ProcessHost:
             shared = self._shared._replace(stacks=self.stacks)
             # Stored before the start, so that it can be killed after an interrupt.
             self.process = self._context.Process(  # type: ignore[attr-defined]
-                target=child.main,
+                target=worker_loop.main,
                 args=(self.number, self.ids, self.env_fns, theirs, shared),
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
                 daemon=False,
             )
             self.process.start()
-            descriptors.claim(self.stacks)
+            file_descriptors.claim(self.stacks)
             try:
                 fd = os.pidfd_open(self.process.pid)
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(self.process.sentinel)
-            self._death_fd = descriptors.claim(fd)
+            self._death_fd = file_descriptors.claim(fd)
             self._poller.watch(self.stream.fd, self._on_event)
             self._poller.watch(fd, self._on_event)
         except BaseException:
@@ -266,7 +267,7 @@ class ProcessHost:
             self._poller.watch(fd, self._on_event)
         self.read()
         if self.stream.ended:
-            self.ended |= descriptors.is_readable(self._death_fd, DISCONNECTED_FOR)
+            self.ended |= file_descriptors.is_readable(self._death_fd, DISCONNECTED_FOR)
             if not self.ended:
                 self.end("it closed its connection to the pool")
         return self.ended
@@ -340,7 +341,7 @@ class ProcessHost:
         """Kill the process and wait for its end, at most 5 seconds."""
         self.kill(reason)
         if self._death_fd >= 0:
-            self.ended |= descriptors.is_readable(self._death_fd, 5)
+            self.ended |= file_descriptors.is_readable(self._death_fd, 5)
 
     def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
         """Kill the process of these envs; return an error for each, with the stack of a thread."""
@@ -383,7 +384,7 @@ class ProcessHost:
             fd: int = getattr(owner, name)
             setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
             self._poller.forget(fd)
-            descriptors.release(fd)
+            file_descriptors.release(fd)
 
     def death_of(self, i: int) -> WorkerDiedError:
         """Return a new error that says how the process of env ``i`` ended."""

@@ -31,9 +31,9 @@ import numpy as np
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.options import ProcessOptions
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
-from envpool_py.worker import child, descriptors, messages, process_host
+from envpool_py.options import ProcessOptions
+from envpool_py.worker import file_descriptors, messages, process_host, worker_loop
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
@@ -134,9 +134,11 @@ class Supervisor:
         self._fds += os.pipe()
         self._fds.append(shared_memory.create())
         theirs, ours, self._memory = self._fds
-        descriptors.claim(ours)
+        file_descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
-        shared = child.Shared(may_spin, self._options, self.poller.theirs, self._memory, theirs)
+        shared = worker_loop.Shared(
+            may_spin, self._options, self.poller.theirs, self._memory, theirs
+        )
         self._add_hosts(ProcessHost, self.context, shared)
 
     def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
@@ -278,7 +280,7 @@ class Supervisor:
             self._finalizer.cancel()
             self.poller.close()
             while self._fds:
-                descriptors.release(self._fds.pop())
+                file_descriptors.release(self._fds.pop())
             self.watchdog = self._block = None  # free the memory
         return [error for host in self.hosts for error in host.close_errors]
 

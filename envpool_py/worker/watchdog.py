@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from envpool_py import coroutines, errors
+from envpool_py import coroutine_envs, errors
 from envpool_py.env.spaces import Array
 
 #: Seconds that a stuck process has to write its stack.
@@ -126,7 +126,7 @@ def read_stack(fd: int, thread: int = 0) -> tuple[str, str]:
 def stack_of_thread(thread: int) -> tuple[str, str]:
     """Return as ``read_stack`` where a thread of this process is now, with its coroutines."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - just for this
-    frames = [*coroutines.frames_of(thread), *traceback.walk_stack(frame or sys._getframe())]  # noqa: SLF001
+    frames = [*coroutine_envs.frames_of(thread), *traceback.walk_stack(frame or sys._getframe())]  # noqa: SLF001
     lines = [
         f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
         for each, line in frames

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from envpool_py.env.block import StepResult
-from envpool_py.ids import Ids
+from envpool_py.env_ids import Ids
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers.vector import VectorEnvWrapper
 

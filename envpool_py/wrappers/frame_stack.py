@@ -10,7 +10,7 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.env.spaces import Array
-from envpool_py.ids import IdArray
+from envpool_py.env_ids import IdArray
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows, is_last, map_columns
 

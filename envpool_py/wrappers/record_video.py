@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py import ids as ids_
-from envpool_py import rendering, video
+from envpool_py import env_ids as ids_
+from envpool_py import video_encoder
 from envpool_py.env.spaces import Array
-from envpool_py.ids import Ids
+from envpool_py.env_ids import Ids
+from envpool_py.pool import frame_grid
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.video import VideoWrapper
+from envpool_py.video_encoder import VideoFileMixin
 from envpool_py.wrappers.vector import VectorEnvWrapper, is_last
 
 
-class RecordVideo(VideoWrapper, VectorEnvWrapper):
+class RecordVideo(VideoFileMixin, VectorEnvWrapper):
     """Write MP4 files with the frames of some envs, tiled into one image.
 
     The envs' ``render_mode`` is ``"rgb_array"``. A video begins with the row for which a trigger
@@ -69,7 +70,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
                     f"env {env_id}: render_mode is {mode!r}; a video needs an env that is made with"
                     ' render_mode="rgb_array"'
                 )
-        video.ffmpeg()
+        video_encoder.ffmpeg()
         self.video_path: Path | None = None
         self._folder = Path(video_folder)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         if not self.recording or not ids:
             return
         frames = self._frames | dict(zip(ids, self.venv.render(ids), strict=True))
-        image = rendering.tile([*frames.values()], [*frames])
+        image = frame_grid.tile([*frames.values()], [*frames])
         if self._encoder is None:
             self.video_path = self._folder / f"{self._name_prefix}-{self._name}.mp4"
             self._num_frames = 0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.ids import IdArray
+from envpool_py.env_ids import IdArray
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers import statistics
 from envpool_py.wrappers.running_mean_std import RunningMeanStd

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.env import spaces
-from envpool_py.ids import IdArray
+from envpool_py.env_ids import IdArray
 from envpool_py.pool.base import BaseVectorEnv
 
 # Attributes that a wrapper may declare differently from its pool.

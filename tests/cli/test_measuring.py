@@ -15,7 +15,7 @@ from envpool_py.bench.measure import Caller, MeasurementError
 from envpool_py.bench.settings import NAMES, Setting, make_pool
 from envpool_py.cli import arguments, bench, tables, tune
 from envpool_py.cli.timeline import summary
-from envpool_py.pool.choose import Probe
+from envpool_py.pool.backend_choice import Probe
 from tests.bench.test_measure import measurement
 from tests.bench.test_tune import CALLERS, DUMMY, EACH, LANES, PARTIAL, SHMEM, THREADS, results
 from tests.support.envs import CountEnv

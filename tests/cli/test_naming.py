@@ -15,7 +15,7 @@ import pytest
 import envpool_py
 from envpool_py.bench.settings import Setting
 from envpool_py.cli.naming import code_of, env_fn_of, imported
-from envpool_py.record import record_file
+from envpool_py.record import file_format
 from tests.cli import parts
 from tests.cli.parts import COUNT
 from tests.support.envs import CountEnv
@@ -201,15 +201,15 @@ def test_opening_a_record_runs_nothing(recorded, tmp_path, monkeypatch, cli):
     path = tmp_path / "a.record"
     with envpool_py.make("CartPole-v1", 2, backend="dummy", record=path) as pool:
         pool.reset(seed=0)
-    whole, head = path.read_bytes(), record_file.CHUNK_HEAD
-    start = len(record_file.MAGIC) + head.size
-    length, _, kind = head.unpack_from(whole, len(record_file.MAGIC))
+    whole, head = path.read_bytes(), file_format.CHUNK_HEAD
+    start = len(file_format.MAGIC) + head.size
+    length, _, kind = head.unpack_from(whole, len(file_format.MAGIC))
     text = json.dumps(recorded).replace("OUT", str(tmp_path / "out"))
     text = text.replace("FILE", str(tmp_path / "runs"))
     facts = {**json.loads(whole[start : start + length]), "env": json.loads(text)}
     body = json.dumps(facts).encode()
     crc = zlib.crc32(body, zlib.crc32(kind))
-    packed = record_file.MAGIC + head.pack(len(body), crc, kind) + body
+    packed = file_format.MAGIC + head.pack(len(body), crc, kind) + body
     path.write_bytes(packed + whole[start + length :])
     ended = cli(f"replay {path}")
     assert (ended.status, ended.out) == (2, "")
@@ -246,7 +246,7 @@ def test_each_error_is_shown_with_its_place(tmp_path, cli, monkeypatch):
     monkeypatch.setattr("pdb.post_mortem", lambda trace: stopped.append(trace.tb_frame.f_code))
     found = json.loads(cli(f"replay {path} tests.cli.parts:raising --json -").out)
     assert found["errors"] == [line for line in ended.out.splitlines() if line.startswith("env ")]
-    assert found["batches"] == record_file.count_batches(path) > 0
+    assert found["batches"] == file_format.count_batches(path) > 0
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any output for a terminal
     assert "repeated" in cli(f"replay {path} tests.cli.parts:raising").err
     ended = cli(f"replay {path} tests.cli.parts:raising --pdb")

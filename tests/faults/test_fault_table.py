@@ -15,7 +15,7 @@ from gymnasium.error import ResetNeeded
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.env.heartbeat import NUMBERS, Heartbeat
 from envpool_py.worker import process_host
-from envpool_py.worker.descriptors import is_readable
+from envpool_py.worker.file_descriptors import is_readable
 from envpool_py.worker.watchdog import Watchdog
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, goes_on, kill, reset_pool

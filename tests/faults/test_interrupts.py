@@ -188,7 +188,7 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
     files = (
         "pool/base.py",
         "engine/engine.py",
-        "worker/hosts.py",
+        "worker/host_group.py",
         "worker/supervisor.py",
     )
     made = []

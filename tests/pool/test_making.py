@@ -14,14 +14,18 @@ import numpy as np
 import pytest
 
 from envpool_py import EnvError, ShmemVectorEnv, SubprocVectorEnv, make
-from envpool_py.pool import choose
+from envpool_py.pool import backend_choice
 from envpool_py.testing import CountingEnv
 from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support import envs
 from tests.support.helpers import run_python
 from tests.support.reference import same
 
-CHEAP, BUSY, IDLE = choose.Probe(1e-5, 1e-5), choose.Probe(1e-3, 1e-3), choose.Probe(1e-3, 1e-5)
+CHEAP, BUSY, IDLE = (
+    backend_choice.Probe(1e-5, 1e-5),
+    backend_choice.Probe(1e-3, 1e-3),
+    backend_choice.Probe(1e-3, 1e-5),
+)
 
 
 def waits(_env, _action, row):
@@ -33,7 +37,7 @@ def waits(_env, _action, row):
     "step", [waits, lambda *_: os.kill(os.getpid(), signal.SIGKILL), lambda *_: time.sleep(600)]
 )
 def test_an_env_that_waits_or_cannot_be_measured_has_a_process_of_its_own(step, monkeypatch):
-    monkeypatch.setattr("envpool_py.pool.choose.LONGEST_PROBE", 0.3)
+    monkeypatch.setattr("envpool_py.pool.backend_choice.LONGEST_PROBE", 0.3)
     with make(envs.ChangedEnv, 5, env_kwargs={"step": step}) as pool:
         assert len(set(pool.call("pid"))) == 5
     fns = [functools.partial(envs.ChangedEnv, step=step)] * 5
@@ -52,7 +56,7 @@ def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine():
     os.sched_setaffinity(0, {min(cores)})  # which others take most of
     hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
     try:
-        measured = choose.probe(functools.partial(envs.ChangedEnv, step=computes))
+        measured = backend_choice.probe(functools.partial(envs.ChangedEnv, step=computes))
     finally:
         os.sched_setaffinity(0, cores)
         for each in hogs:
@@ -67,7 +71,7 @@ def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path):
         (tmp_path / "pid").write_text(str(os.getpid()))
         return CountingEnv()
 
-    assert choose.probe(made).wall >= 0  # though action 3, which it draws, raises
+    assert backend_choice.probe(made).wall >= 0  # though action 3, which it draws, raises
     assert int((tmp_path / "pid").read_text()) != os.getpid()
     with pytest.raises(EnvError, match="env 0: env_fn raised ValueError: no licence"):
         make(lambda: envs.raise_in_constructor("no licence"), 2)
@@ -75,28 +79,28 @@ def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path):
 
 def two_cores(monkeypatch, measured):
     """Have two cores, and every env measured as this."""
-    monkeypatch.setattr(choose, "usable_cores", lambda: [0, 1])
-    monkeypatch.setattr(choose, "probe", lambda *_: measured)
+    monkeypatch.setattr(backend_choice, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(backend_choice, "probe", lambda *_: measured)
 
 
 SHARE, NONE = ("shmem", 1, True), ("dummy", None, False)
 CHOICES = [
     # An env, how many, what is chosen.
-    (choose.Probe(1e-6, 1e-6), 8, NONE),
+    (backend_choice.Probe(1e-6, 1e-6), 8, NONE),
     (CHEAP, 64, SHARE),
     (CHEAP, 1, NONE),  # there is nothing to share
     (BUSY, 16, ("shmem", 2, False)),  # isolation costs it nothing
-    (choose.Probe(5e-5, 1e-6), 64, ("shmem", 64, False)),  # waits
+    (backend_choice.Probe(5e-5, 1e-6), 64, ("shmem", 64, False)),  # waits
 ]
 
 
 @pytest.mark.parametrize(("measured", "num_envs", "expected"), CHOICES)
 def test_the_choice(measured, num_envs, expected, monkeypatch):
     two_cores(monkeypatch, measured)
-    assert choose.choose(measured, num_envs) == expected
+    assert backend_choice.choose(measured, num_envs) == expected
     if not measured.waits:  # on one core nothing can be done at the same time
-        monkeypatch.setattr(choose, "usable_cores", lambda: [0])
-        assert choose.choose(measured, num_envs) == NONE
+        monkeypatch.setattr(backend_choice, "usable_cores", lambda: [0])
+        assert backend_choice.choose(measured, num_envs) == NONE
 
 
 TWO, LEFT_OUT = {"num_envs": 2}, ", autoreset_mode='same_step'"
@@ -169,7 +173,7 @@ def test_no_env_is_made_beyond_those_of_the_pool(options, tmp_path):
 
 
 def test_bad_arguments(monkeypatch):
-    monkeypatch.setattr(choose, "probe", lambda *_: pytest.fail("an env was measured"))
+    monkeypatch.setattr(backend_choice, "probe", lambda *_: pytest.fail("an env was measured"))
     for args, options, error, text in BAD:
         with pytest.raises(error, match=text):
             make(*args, **options)

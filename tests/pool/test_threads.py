@@ -16,7 +16,7 @@ import envpool_py
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
-from envpool_py.threads import thread_supervisor
+from envpool_py.threads import thread_host
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker import supervisor
 from envpool_py.worker.cores_and_threads import usable_cores
@@ -190,7 +190,7 @@ class HangsInClose(envs.CountEnv):
 
 def test_close_waits_once_for_all_threads_that_hang_in_it(monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.3)
-    monkeypatch.setattr(thread_supervisor, "_WRITES_FOR", 100.0)  # of a thread that writes a row
+    monkeypatch.setattr(thread_host, "_WRITES_FOR", 100.0)  # of a thread that writes a row
     HangsInClose.gate.clear()
     pool = ThreadVectorEnv([HangsInClose] * 4)
     pool.reset()

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from envpool_py.env.options import (
+from envpool_py.options import (
     EnvOptions,
     PoolOptions,
     ProcessOptions,
@@ -14,6 +14,7 @@ from envpool_py.env.options import (
     split,
 )
 from envpool_py.pool import arguments
+from envpool_py.pool.space_list import common_space
 from tests.support.envs import CountEnv
 
 
@@ -34,7 +35,7 @@ def options(given):
 
 
 WAIT, TIMEOUT, POLICY = arguments.check_wait_num, check_timeout, RecoveryOptions
-ENV_FNS, SPACE = arguments.check_env_fns, arguments.common_space
+ENV_FNS, SPACE = arguments.check_env_fns, common_space
 TWO_SPACES = [gym.spaces.Discrete(2), None]
 # What is called, its arguments, and the error.
 WRONG = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from envpool_py import ids
+from envpool_py import env_ids
 
 # What a user may write for four envs, and the ids it means, in order; `tests/support/session.py`
 # writes them in the usual forms.
@@ -35,7 +35,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("written", "meant"), FORMS)
 def test_forms(written, meant):
-    found = ids.resolve(written, 4)
+    found = env_ids.resolve(written, 4)
     assert found.dtype == np.intp
     assert found.tolist() == meant
     assert not np.shares_memory(found, written), "it is the caller's to change"
@@ -44,4 +44,4 @@ def test_forms(written, meant):
 @pytest.mark.parametrize(("written", "error", "text"), WRONG)
 def test_wrong_ids(written, error, text):
     with pytest.raises(error, match=text):
-        ids.resolve(written, 3)
+        env_ids.resolve(written, 3)

@@ -15,8 +15,8 @@ from envpool_py import (
     SubprocVectorEnv,
     ThreadVectorEnv,
     make,
+    options,
 )
-from envpool_py.env import options
 from envpool_py.pool import keywords
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT

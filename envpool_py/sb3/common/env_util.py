@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-from envpool_py import env_by_name, packages
+from envpool_py import env_by_name, extras
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
@@ -85,7 +85,7 @@ def make_atari_env(
     ``wrapper_kwargs`` are arguments of the ``AtariWrapper``, ``options`` of ``make_vec_env``.
     """
     if isinstance(env_id, str):  # also ids as PongNoFrameskip-v4
-        packages.load("ale_py", "make_atari_env needs ale_py; pip install envpool-py[atari]")
+        extras.load("ale_py", "make_atari_env needs ale_py; pip install envpool-py[atari]")
     options |= {"wrapper_kwargs": wrapper_kwargs, "env_kwargs": env_kwargs}
     return make_vec_env(
         env_id, n_envs, seed, start_index, monitor_dir, wrapper_class=AtariWrapper, **options

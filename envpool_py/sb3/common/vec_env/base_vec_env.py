@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import packages, rendering, seeding
-from envpool_py.pool import arguments
+from envpool_py import extras, seeding
+from envpool_py.pool import arguments, frame_grid
 from envpool_py.sb3.registration import register_if_imported
 
 #: Envs: None (all), an index, several, a boolean mask or a slice; negative ones count from the end.
@@ -197,7 +197,7 @@ class VecEnv(ABC):
         image = tile_images([image for image in self.get_images() if image is not None])
         if mode != "human":
             return image
-        cv2 = packages.load("cv2", "render: a window needs OpenCV; pip install opencv-python")
+        cv2 = extras.load("cv2", "render: a window needs OpenCV; pip install opencv-python")
         cv2.imshow("vecenv", image[..., ::-1])
         cv2.waitKey(1)
         return None
@@ -339,7 +339,7 @@ def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
     ValueError if there are no images, or images of different shapes.
     """
-    return rendering.grid(np.stack(images_nhwc))
+    return frame_grid.grid(np.stack(images_nhwc))
 
 
 def _class_name(venv: VecEnv) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.pool.vector_envs import DummyVectorEnv
+from envpool_py.pool.pool_classes import DummyVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 from envpool_py.sb3.common.vec_env.util import obs_space_info

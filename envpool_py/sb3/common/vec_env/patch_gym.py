@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from envpool_py import packages
+from envpool_py import extras
 
 
 def _patch_env(env: Any) -> Any:
@@ -33,6 +33,6 @@ def _shimmy_for(value: Any, base: str) -> Any:
     if old is None or not isinstance(value, old):
         kind = type(value).__name__
         raise ValueError(f"got a {kind}, but a gymnasium.{base} or a gym.{base} is needed")
-    shimmy = packages.load("shimmy", f"a gym.{base} needs Shimmy; pip install 'shimmy>=2.0'")
+    shimmy = extras.load("shimmy", f"a gym.{base} needs Shimmy; pip install 'shimmy>=2.0'")
     warnings.warn(f"a gym.{base} is converted by Shimmy; gymnasium is safer", stacklevel=3)
     return shimmy

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from envpool_py.pool.keywords import one_of
-from envpool_py.pool.vector_envs import SubprocVectorEnv
+from envpool_py.pool.pool_classes import SubprocVectorEnv
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py import video
+from envpool_py import video_encoder
 from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
-from envpool_py.video import VideoWrapper
+from envpool_py.video_encoder import VideoFileMixin
 
 
-class VecVideoRecorder(VideoWrapper, ResultWrapper):
+class VecVideoRecorder(VideoFileMixin, ResultWrapper):
     """Records ``video_length`` steps when the trigger returns True.
 
     The trigger gets the number of steps made, at resets and after steps without a recording. A file
@@ -37,7 +37,7 @@ class VecVideoRecorder(VideoWrapper, ResultWrapper):
         super().__init__(venv)
         text = f"VecVideoRecorder: render_mode is {venv.render_mode!r}, but 'rgb_array' is needed"
         require(venv.render_mode == "rgb_array", text)
-        video.ffmpeg()
+        video_encoder.ffmpeg()
         with contextlib.suppress(AttributeError):
             self.metadata = venv.get_attr("metadata", [0])[0]
         self.frames_per_sec = self.metadata.get("render_fps", 30)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env import info_codec, spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
-from envpool_py.ids import Selection
+from envpool_py.env_ids import Selection
 
 
 class Batches:

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from envpool_py.engine.engine import Engine
-from envpool_py.env.request import ASK, GENERATION, Request
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import ASK, GENERATION
+from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, combine
-from envpool_py.ids import IdArray
 
 
 def ask(

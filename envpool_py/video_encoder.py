@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import packages
+from envpool_py import extras
 
 
 def ffmpeg() -> Any:
     """Return the path of ffmpeg; MissingPackageError without imageio-ffmpeg."""
     needed = "videos need imageio-ffmpeg; pip install envpool-py[video]"
-    return packages.load("imageio_ffmpeg", needed).get_ffmpeg_exe()
+    return extras.load("imageio_ffmpeg", needed).get_ffmpeg_exe()
 
 
-class VideoWrapper:
+class VideoFileMixin:
     """What wrappers share that write a video of a pool or of a VecEnv; a mixin."""
 
     venv: Any

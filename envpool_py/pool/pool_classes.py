@@ -9,14 +9,14 @@ from typing import Any
 
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
-from envpool_py.env.options import check_count
-from envpool_py.pool import arguments, choose
+from envpool_py.options import check_count
+from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, ProcessPoolKeywords, check_options, one_of
 from envpool_py.pool.signatures import spell_out
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
+from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
-from envpool_py.worker.env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
 
 @spell_out(PoolKeywords)
@@ -70,7 +70,9 @@ class ShmemVectorEnv(BaseVectorEnv):
         if count == "auto" and options.get("concurrent"):
             count = min(len(env_fns), len(usable_cores()))
         elif count == "auto":
-            count = choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
+            count = backend_choice.choose_processes(
+                backend_choice.probe(env_fns[0], context), len(env_fns)
+            )
         worker_fn = functools.partial(self._worker_class, context=context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 

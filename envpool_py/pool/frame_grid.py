@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import ids as ids_
+from envpool_py import env_ids as ids_
 from envpool_py.env.spaces import Array
 
 

@@ -13,14 +13,15 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
-from envpool_py.env.options import SAME_STEP, ProcessOptions
-from envpool_py.env.request import ID_MASK, RESET, Request
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import ID_MASK, RESET
+from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, naming_env
-from envpool_py.ids import IdArray
-from envpool_py.worker.base import EnvWorker
+from envpool_py.options import ProcessOptions
+from envpool_py.worker.builtin_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
-from envpool_py.worker.custom_host import CustomHost
-from envpool_py.worker.env_workers import DummyEnvWorker, SubprocEnvWorker
+from envpool_py.worker.custom_worker_host import CustomWorkerHost
+from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.host import Host, Send
 from envpool_py.worker.inline_host import InlineHost
 from envpool_py.worker.supervisor import Supervisor
@@ -29,7 +30,7 @@ from envpool_py.worker.supervisor import Supervisor
 SPIN_FOR = 300e-6
 
 
-class Hosts:
+class HostGroup:
     """The hosts for the envs of these workers, which are all of one class.
 
     With ``caller_steps`` this process steps the last envs while the worker processes step theirs:
@@ -160,40 +161,6 @@ class Hosts:
         return errors
 
 
-def common_spec(all_spaces: Sequence[EnvSpaces], autoreset: Any, *, columns: bool) -> Spec:
-    """Return the spec of the block for the rows of all these envs.
-
-    Spaces may differ in their bounds. If rows are objects, spaces may differ in everything.
-    """
-    obs = _common_layout("observation_space", all_spaces, columns=columns, coded=True)
-    rewards = {each.reward_shape for each in all_spaces}
-    return Spec(
-        len(all_spaces),
-        obs=obs,
-        action=_common_layout("action_space", all_spaces, columns=columns, coded=False),
-        reward=rewards.pop() if len(rewards) == 1 else (),
-        finals=autoreset == SAME_STEP and spaces.is_fixed(obs),
-    )
-
-
-def _common_layout(
-    name: str, all_spaces: Sequence[EnvSpaces], *, columns: bool, coded: bool
-) -> Any:
-    found = [getattr(each, name) for each in all_spaces]
-    layouts = [spaces.layout_of(space, coded=coded) for space in found]
-    other = next((i for i, layout in enumerate(layouts) if layout != layouts[0]), None)
-    if other is None:
-        return layouts[0]
-    if coded:
-        return _common_layout(name, all_spaces, columns=columns, coded=False)
-    if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
-        raise ValueError(
-            f"env {other}: {name} is {found[other]}, but that of env 0 is {found[0]};"
-            " shapes and dtypes must agree where rows are arrays"
-        )
-    return spaces.Leaf((), (), None)
-
-
 def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     """Return the class from which the worker has ``send`` and ``recv``; None: its own."""
     kind, given = type(worker), options.given()
@@ -212,7 +179,7 @@ def _make_local(
 ) -> list[InlineHost]:
     """Return the host of the envs from ``first`` on, in this process; none without such envs."""
     if base is None:
-        return [CustomHost(workers)]
+        return [CustomWorkerHost(workers)]
     executors: dict[int, Executor] = {}
     claimed: dict[int, int] = {}
     try:

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.errors import EnvError
-
 #: The values of ``autoreset_mode``: the names of Gymnasium's modes, in lower case.
 NEXT_STEP, SAME_STEP = "next_step", "same_step"
 #: The values of ``validate``: check the first reset and the first step of each env; all rows; none.
@@ -169,7 +167,7 @@ class RecoveryOptions:
     on_error: str = "raise"
     max_restarts: int | None = 10
     restart_backoff: float = 0.1
-    on_restart: Callable[[int, EnvError], object] | None = None
+    on_restart: Callable[[int, Any], object] | None = None
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "restart"):

@@ -14,9 +14,10 @@ from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Block
 from envpool_py.env.block_io import actions_of
 from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
-from envpool_py.env.request import ID_MASK, RESET, Request
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import ID_MASK, RESET
 from envpool_py.errors import env_error, ordinary
-from envpool_py.worker.base import EnvWorker
+from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.inline_host import InlineHost
 
 
@@ -68,7 +69,7 @@ class _RemoteExecutor(Executor):
         return self.env.recv()
 
 
-class CustomHost(InlineHost):
+class CustomWorkerHost(InlineHost):
     """The envs of custom workers; calls ``send``, ``recv``, ``wait``, ``cancel`` and ``close``."""
 
     measures = False

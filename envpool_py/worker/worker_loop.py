@@ -29,11 +29,11 @@ from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import Executor, claim_instance
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
-from envpool_py.env.options import ProcessOptions
-from envpool_py.env.request import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
+from envpool_py.env.tokens import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.errors import pack_failure
-from envpool_py.worker import cores_and_threads, descriptors, messages
+from envpool_py.options import ProcessOptions
+from envpool_py.worker import cores_and_threads, file_descriptors, messages
 from envpool_py.worker.child_connection import ChildConnection, Spinning
 from envpool_py.worker.watchdog import show_stacks
 
@@ -297,12 +297,12 @@ def _die_with_parent(alive: int) -> None:
             fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())
             fcntl.fcntl(pipe, 10, signal.SIGKILL)  # F_SETSIG, without a name before Python 3.13
             fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-            if descriptors.is_readable(pipe, 0):  # the parent has ended already
+            if file_descriptors.is_readable(pipe, 0):  # the parent has ended already
                 os.killpg(0, signal.SIGKILL)
             return
 
     def watch() -> None:
-        descriptors.is_readable(alive, None)
+        file_descriptors.is_readable(alive, None)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True, name="envpool_py parent").start()

@@ -1,0 +1,45 @@
+"""The spec of the block for the rows of envs whose spaces may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from envpool_py.env import spaces
+from envpool_py.env.block import Spec
+from envpool_py.env.executor import EnvSpaces
+from envpool_py.options import SAME_STEP
+
+
+def common_spec(all_spaces: Sequence[EnvSpaces], autoreset: Any, *, columns: bool) -> Spec:
+    """Return the spec of the block for the rows of all these envs.
+
+    Spaces may differ in their bounds. If rows are objects, spaces may differ in everything.
+    """
+    obs = _common_layout("observation_space", all_spaces, columns=columns, coded=True)
+    rewards = {each.reward_shape for each in all_spaces}
+    return Spec(
+        len(all_spaces),
+        obs=obs,
+        action=_common_layout("action_space", all_spaces, columns=columns, coded=False),
+        reward=rewards.pop() if len(rewards) == 1 else (),
+        finals=autoreset == SAME_STEP and spaces.is_fixed(obs),
+    )
+
+
+def _common_layout(
+    name: str, all_spaces: Sequence[EnvSpaces], *, columns: bool, coded: bool
+) -> Any:
+    found = [getattr(each, name) for each in all_spaces]
+    layouts = [spaces.layout_of(space, coded=coded) for space in found]
+    other = next((i for i, layout in enumerate(layouts) if layout != layouts[0]), None)
+    if other is None:
+        return layouts[0]
+    if coded:
+        return _common_layout(name, all_spaces, columns=columns, coded=False)
+    if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
+        raise ValueError(
+            f"env {other}: {name} is {found[other]}, but that of env 0 is {found[0]};"
+            " shapes and dtypes must agree where rows are arrays"
+        )
+    return spaces.Leaf((), (), None)

@@ -1,0 +1,203 @@
+"""A thread with some envs: start it, exchange messages with it, end it.
+
+For the engine a thread is a process: the same messages, deadlines and restarts. It runs the loop of
+a worker process, with queues in place of its connection.
+
+A thread cannot be killed, only abandoned: it may run on, but its results are dropped, and it must
+not write rows of the env that was recreated in its place. So a thread holds a lock, except while
+code of its env runs and while it waits for requests. To abandon the thread, the caller takes this
+lock and keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from envpool_py import coroutine_envs, errors
+from envpool_py.env.block import Block
+from envpool_py.env.executor import Abandoned
+from envpool_py.env.heartbeat import Heartbeat
+from envpool_py.env.request import Request
+from envpool_py.env.spaces import snapshot
+from envpool_py.worker import messages, process_host
+from envpool_py.worker.host import Send
+from envpool_py.worker.supervisor import GRACE
+from envpool_py.worker.watchdog import stack_of_thread
+from envpool_py.worker.worker_loop import EnvLoop, run_envs
+
+#: Seconds for which the caller waits until a thread has finished the row that it writes.
+_WRITES_FOR = 1.0
+
+
+class ThreadEnd:
+    """Both ends of the connection to a thread.
+
+    ``note`` takes tokens, or ``look``, which then handles the items.
+
+    Attributes:
+        inbox: the messages for the thread.
+        items: token, status and value of what the block cannot hold.
+        is_over: whether the thread has nothing left to do.
+    """
+
+    def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
+        self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self.items: deque[tuple[int, int, Any]] = deque()
+        self.is_over = False
+        self.publish, self.send = note, partial(note, look)
+        self._lock = threading.Lock()
+        self._holds_lock = False
+
+    # ------------------------------------------------------------------------------ in the thread
+
+    def enter(self) -> None:
+        """Release the lock: the thread may be abandoned from now on."""
+        if self._holds_lock:
+            self._holds_lock = False
+            self._lock.release()
+
+    def leave(self) -> None:
+        """Take the lock; Abandoned if the caller has taken it."""
+        if not self._holds_lock:
+            if not self._lock.acquire(blocking=False):
+                raise Abandoned
+            self._holds_lock = True
+
+    def receive(self) -> tuple[int, Any]:
+        self.enter()
+        message = self.inbox.get()
+        self.leave()
+        return message
+
+    def add(self, token: int, status: int, value: Any) -> None:
+        self.items.append((token, status, value))
+
+    # ------------------------------------------------------------------------------ in the caller
+
+    def read(self) -> deque[tuple[int, int, Any]]:
+        return self.items
+
+    def abandon(self, thread: int) -> None:
+        """Let the thread write no more; an exception ends it when it next runs Python code."""
+        self._lock.acquire(timeout=_WRITES_FOR)
+        raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
+        coroutine_envs.cancel(thread)
+        self.inbox.put((messages.CLOSE, None))
+
+
+class EnvThread(EnvLoop):
+    """The envs ``ids`` in a thread; nothing is pickled, values are copied."""
+
+    _load = staticmethod(lambda value: value)
+    _dump = staticmethod(
+        lambda values, _: values if "reply" in values else snapshot(values)  # as an ``InlineHost``
+    )
+    _dump_error = staticmethod(lambda error, kind: (error, kind))
+
+    def _attach(self, block: Block) -> None:
+        end = self._end
+        self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]], end.enter, end.leave)
+        self._make_loop(block, block.keep_info)
+
+    def close(self) -> None:
+        self._end.enter()  # code of the envs runs, so the thread may be abandoned
+        super().close()
+
+
+def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:
+    """Carry out the caller's requests until the caller ends or abandons the thread."""
+    try:
+        with contextlib.suppress(Abandoned):
+            try:
+                run_envs(loop, end.receive, env_fns)
+            except Abandoned:
+                loop.close()
+    finally:
+        end.is_over = True
+        end.send()
+
+
+class ThreadHost(process_host.ProcessHost):
+    """Some envs in a thread; ``process`` is the thread."""
+
+    name, killed = "thread", "was abandoned"
+    _poller: Any
+    _shared: Any
+
+    def _launch(self) -> None:
+        claimed = self._shared.claimed
+        for key, i in claimed.copy().items():  # other threads change it meanwhile
+            if i in self.ids:  # of the thread before
+                del claimed[key]
+        self.stream = end = ThreadEnd(self._poller.note, self._look)
+        args = EnvThread(self.ids, end, claimed), end, self.env_fns
+        name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
+        self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
+        self.exit = None  # first, so that ``close`` ends it after an interrupt
+        try:
+            self.process.start()
+        except RuntimeError as error:
+            self.exit = ""
+            raise OSError(errno.EAGAIN, str(error)) from error
+
+    def _look(self) -> bytes:
+        """Handle what the thread has sent beside tokens."""
+        self.ended |= self.exit is None and self.stream.is_over
+        self.read()
+        return b""
+
+    def _put(self, kind: int, body: Any) -> None:
+        if self.exit is None:
+            self.sent += 1
+            self.stream.inbox.put((kind, body))
+
+    def attach(self, block: Block) -> None:
+        self._put(messages.ATTACH, block)
+
+    def write(self, data: bytes) -> None:
+        kind, _ = messages.HEADER.unpack_from(data)
+        self._put(kind, data[messages.HEADER.size :])
+
+    def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
+        own = [(token, request.with_own_arguments()) for token, request in pairs]
+        return partial(self._put, messages.REQUESTS, own)
+
+    def _stack_of(self, thread: int) -> tuple[str, str]:
+        return stack_of_thread(thread or self.process.ident)
+
+    def signal(self, signum: int) -> None:
+        """Abandon the thread; other signals have no effect."""
+        if self.exit is not None or signum != process_host.KILL:
+            return
+        self._look()
+        if not self.ended:
+            self.stream.abandon(self.process.ident)
+            self.ended = True
+            if self.kill_reason is None:
+                text = f"its thread has not ended after {GRACE:g} seconds and was abandoned"
+                message = f"{errors.name_ids(self.ids)}: {text}"
+                self.close_errors.append(errors.EnvError(message, self.ids, "close"))
+
+    def end(self, reason: str | None = None) -> None:
+        """Abandon the thread, unless it ends by itself."""
+        if reason is None:
+            self.process.join(GRACE)
+        self.kill(reason)
+
+    def _free(self) -> str:
+        if self.stream.is_over:
+            self.process.join()
+        return "has ended"
+
+    def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:  # noqa: ARG002
+        is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)
+        return errors.env_error(data[0], i, data[1]) if is_error else data
