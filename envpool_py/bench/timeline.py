@@ -127,13 +127,11 @@ def _cut(spans: list[Span], start: float, end: float) -> list[Span]:
 
 def shares(timeline: Timeline) -> dict[str, list[float]]:
     """The part of the time that each env spent with each of the four things it does."""
-    return {
-        kind: [
-            sum(end - begin for what, begin, end in spans if what == kind) / timeline.seconds
-            for spans in timeline.envs
-        ]
-        for kind in _COLOURS
-    }
+
+    def share(spans: list[Span], kind: str) -> float:
+        return sum(end - begin for what, begin, end in spans if what == kind) / timeline.seconds
+
+    return {kind: [share(spans, kind) for spans in timeline.envs] for kind in _COLOURS}
 
 
 def last_of_batches(timeline: Timeline) -> list[float]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
-from envpool_py.cli.arguments import INTERRUPTED, Parser, add_shared, complain, first_line, refuse
+from envpool_py.cli.arguments import INTERRUPTED, Parser, add_shared, complain, refuse
 from envpool_py.cli.naming import UsageError
 from envpool_py.errors import EnvError
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(args.run(args))
         parser.print_help()
     except EnvError as error:
-        complain(first_line(error.message))
+        complain(error.message.partition("\n")[0])
         return 2
     except (UsageError, OSError) as error:
         complain(str(error))

@@ -74,11 +74,6 @@ def counted(count: int, what: str) -> str:
     return f"{exact(count)} {what}"
 
 
-def first_line(message: str) -> str:
-    """The first line of an error's message, without the start of a traceback."""
-    return message.partition("\n")[0].removesuffix(" here:")
-
-
 # A ValueError of a type becomes "invalid integer value: 'x'", with the name of its function.
 
 
@@ -233,7 +228,6 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
     if args.backend == "thread":
         options["num_threads"] = None if count == "auto" else count
     elif args.backend != "dummy":
-        options["num_processes"] = count or (
-            "auto" if args.backend == "ray" else len(usable_cores())
-        )
+        default = "auto" if args.backend == "ray" else len(usable_cores())
+        options["num_processes"] = count or default
     return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)

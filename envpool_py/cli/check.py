@@ -35,15 +35,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     env_fn = env_fn_of(args)
     shown: list[dict[str, Any]] = []
-    levels: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks catch those that matter
         for stage, findings in stages_beside([env_fn] * args.num_envs, args.seconds):
             if findings is not None:
                 shown.append({"stage": stage, "findings": [each._asdict() for each in findings]})
-                levels += [each.level for each in findings]
             if args.json != "-":
                 _show(stage, findings)
+    levels = [each["level"] for stage in shown for each in stage["findings"]]
     errors, warned = levels.count("error"), levels.count("warning")
     facts = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
     text = f"\n{args.env}: {counted(errors, 'error')}, {counted(warned, 'warning')}\n"

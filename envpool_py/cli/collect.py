@@ -91,40 +91,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--video", metavar="DIR", help=text)
 
 
-class Summary:
-    """Figures of a collection, kept while it runs."""
-
-    def __init__(self, collector: AsyncCollector) -> None:
-        self.collector = collector
-        self.returns: list[float] = []  # the parts of a vector reward are added up
-        self.lengths: list[int] = []
-        self.started = time.perf_counter()
-        self.seconds = 0.0  # until the end
-
-    def line(self) -> str:
-        """The figures so far, with the mean return of the last 100 episodes."""
-        steps = self.collector.num_steps
-        rate = steps / max(time.perf_counter() - self.started, 1e-9)
-        text = f"{counted(steps, 'step')}, {separated(rate)} steps/s"
-        text += f", {counted(len(self.returns), 'episode')}"
-        if self.returns:
-            text += f", return {np.mean(self.returns[-100:]):.4g}"
-        return text
-
-    def facts(self) -> dict[str, Any]:
-        collector = self.collector
-        return {
-            "episodes": len(self.returns),
-            "steps": sum(self.lengths),
-            "returns": self.returns,
-            "lengths": self.lengths,
-            "seconds": self.seconds,
-            "steps_per_second": collector.num_steps / max(self.seconds, 1e-9),
-            "rows_per_batch": collector.num_rows / max(collector.num_batches, 1),
-            "restarts": int(collector.pool.restarts.sum()),
-        }
-
-
 def _show(facts: dict[str, Any]) -> None:
     """Write the facts that have a value to stdout."""
     shown = {
@@ -144,15 +110,15 @@ def _show(facts: dict[str, Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _complete(args)
-    summary: Summary | None = None
+    facts: dict[str, Any] = {"env": args.env, "seed": args.seed}
     writer: EpisodeWriter | None = None
     status = 0
     try:
         with _pool(args) as pool:
             policy = _policy(args, pool)
             writer = _writer(args, pool)
-            summary = Summary(AsyncCollector(pool, policy, seed=args.seed))
-            status = _collect(args, writer, summary)
+            collector = AsyncCollector(pool, policy, seed=args.seed)
+            status = _collect(args, collector, writer, facts)
             if writer is not None:
                 status = _close(args, writer, status)
     except KeyboardInterrupt:  # maybe the second one, while the file is written or envs end
@@ -164,8 +130,7 @@ def run(args: argparse.Namespace) -> int:
         kept = f"kept {writer.num_episodes} whole episodes in {file}"
     if status:
         complain(f"{_ENDED[status]}; {kept}")
-    if summary is not None:
-        facts = {"env": args.env, "seed": args.seed, **summary.facts()}
+    if "steps" in facts:
         facts |= {"file": file, "complete": status == 0}
         arguments.report(args, facts, lambda: _show(facts))
     return status
@@ -192,13 +157,28 @@ def _complete(args: argparse.Namespace) -> None:
         raise UsageError("--address: only the ray backend has a cluster")
 
 
-def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Summary) -> int:
-    """Collect and write until the limit, an interrupt or an error; returns the exit status."""
-    collector = summary.collector
+def _collect(
+    args: argparse.Namespace,
+    collector: AsyncCollector,
+    writer: EpisodeWriter | None,
+    facts: dict[str, Any],
+) -> int:
+    """Collect and write until the limit, an interrupt or an error; returns the exit status.
+
+    The summary is added to ``facts`` in any case.
+    """
+    returns: list[float] = []  # the parts of a vector reward are added up
+    lengths: list[int] = []
+    started = time.perf_counter()
 
     def progress() -> tuple[float, str]:
-        done = collector.num_steps if args.episodes is None else len(summary.returns)
-        return done, summary.line()
+        steps, episodes = collector.num_steps, len(returns)
+        rate = steps / max(time.perf_counter() - started, 1e-9)
+        text = f"{counted(steps, 'step')}, {separated(rate)} steps/s"
+        text += f", {counted(episodes, 'episode')}"
+        if returns:
+            text += f", return {np.mean(returns[-100:]):.4g}"  # of the last episodes
+        return steps if args.episodes is None else episodes, text
 
     try:
         with showing(args.episodes or args.steps, progress):
@@ -209,8 +189,8 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
                     except (OSError, TypeError, ValueError) as error:  # the disk may be full
                         complain(f"{args.out}: {describe(error)}")
                         return 1
-                summary.returns.append(float(np.sum(episode.total_reward)))
-                summary.lengths.append(len(episode))
+                returns.append(float(np.sum(episode.total_reward)))
+                lengths.append(len(episode))
     except KeyboardInterrupt:
         return INTERRUPTED
     except EnvError as error:
@@ -222,7 +202,12 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
         traceback.print_exc()
         return 1
     finally:
-        summary.seconds = time.perf_counter() - summary.started
+        seconds = time.perf_counter() - started
+        facts |= {"episodes": len(returns), "steps": sum(lengths), "returns": returns}
+        facts |= {"lengths": lengths, "seconds": seconds}
+        facts["steps_per_second"] = collector.num_steps / max(seconds, 1e-9)
+        facts["rows_per_batch"] = collector.num_rows / max(collector.num_batches, 1)
+        facts["restarts"] = int(collector.pool.restarts.sum())
     return 0
 
 

@@ -13,7 +13,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import cloudpickle
 import gymnasium as gym
@@ -36,9 +36,11 @@ class Finding(NamedTuple):
     message: str
 
 
-def stages_beside(
-    env_fns: Sequence[Callable[[], Any]], limit: float
-) -> Iterator[tuple[str, list[Finding] | None]]:
+#: The name of a stage, and its findings; None: it begins.
+Stage: TypeAlias = tuple[str, list[Finding] | None]
+
+
+def stages_beside(env_fns: Sequence[Callable[[], Any]], limit: float) -> Iterator[Stage]:
     """As ``stages``, in another process, so that a crash or a hang of the env is a finding.
 
     A stage may take ``limit`` seconds. On Windows the stages are in this process.
@@ -49,25 +51,21 @@ def stages_beside(
     make = functools.partial(_Stages, env_fns)
     stage = _MAKING
     with ShmemVectorEnv([make], context="fork", step_timeout=limit) as pool:
-        while True:
-            try:
-                (found,) = pool.call("next_stage")
-            except EnvError as error:
-                end = re.sub(r"^.* process (was killed by )?| \(.*", "", error.message)
-                if isinstance(error, EnvTimeoutError):
-                    end = f"it has not ended within {limit:g} seconds"
-                place = "".join(re.findall(r" \((\S+:\d+)\)", error.message))
-                yield stage, [Finding("error", f"{end} at {place}" if place else end)]
-                return
-            except KeyboardInterrupt:
-                os.kill(pool.workers[0].process.pid, signal.SIGINT)
-                with contextlib.suppress(EnvError):
-                    yield from pool.get_env_attr("latest")
-                raise
-            if found is None:
-                return
-            stage = found[0]
-            yield found
+        try:
+            while found := pool.call("next_stage")[0]:
+                stage, _ = found
+                yield found
+        except EnvError as error:
+            end = re.sub(r"^.* process (was killed by )?| \(.*", "", error.message)
+            if isinstance(error, EnvTimeoutError):
+                end = f"it has not ended within {limit:g} seconds"
+            place = "".join(re.findall(r" \((\S+:\d+)\)", error.message))
+            yield stage, [Finding("error", f"{end} at {place}" if place else end)]
+        except KeyboardInterrupt:
+            os.kill(pool.workers[0].process.pid, signal.SIGINT)
+            with contextlib.suppress(EnvError):
+                yield from pool.get_env_attr("latest")
+            raise
 
 
 class _Stages(gym.Env[Any, Any]):
@@ -86,11 +84,10 @@ class _Stages(gym.Env[Any, Any]):
         return self.latest
 
 
-def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding] | None]]:
+def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[Stage]:
     """Check the envs that ``env_fns`` make, and close them.
 
-    Yields each stage with None when it begins, and with its findings when it has ended. An error
-    that an earlier stage has found is a note.
+    An error that an earlier stage has found is a note.
     """
     envs: list[Any] = []
     try:

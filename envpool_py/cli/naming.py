@@ -171,13 +171,12 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
     found, imports, named = _find(args.env), ["import envpool_py"], [*args.wrapper]
     if isinstance(found, Imported):
         named.insert(0, found)
-        place = Path(args.env.rpartition(":")[0])
-        if place.suffix == ".py" and place.parent != Path():
-            imports[0] += f"  # with {place.parent} on PYTHONPATH"
         env = found.path
+        folder = Path(args.env.rpartition(":")[0]).parent
+        if folder != Path():  # of a file elsewhere
+            imports[0] += f"  # with {folder} on PYTHONPATH"
     else:
-        module, name = env_by_name.parts(args.env)
-        env = json.dumps(f"{module}:{name}" if module else name)
+        env = json.dumps(":".join(filter(None, env_by_name.parts(args.env))))
     for each in named:
         first = each.path.partition(".")[0]
         line = f"from {each.module} import {first}"
@@ -189,8 +188,7 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
         words.append(f"env_kwargs={dict(args.env_kwarg)}")
     if args.wrapper:
         words.append(f"wrappers=[{', '.join(each.path for each in args.wrapper)}]")
-    words.append(f"backend={json.dumps(setting.pool)}")
-    for key, value in setting.options.items():
+    for key, value in {"backend": setting.pool, **setting.options}.items():
         words.append(f"{key}={json.dumps(value) if isinstance(value, str) else value}")
     return "\n".join([*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"])
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
-from envpool_py.cli.arguments import at_least, complain, counted, exact, first_line, report
+from envpool_py.cli.arguments import at_least, complain, counted, exact, report
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, imported, is_registered
 from envpool_py.cli.progress import showing
 from envpool_py.errors import EnvError, ReplayError
@@ -151,4 +151,4 @@ def _errors_of(batches: Replay) -> Iterator[tuple[Exception, str]]:
 
 def _text_of(error: EnvError, batches: Replay) -> str:
     episode, step = batches.position(error.env_id)
-    return f"{first_line(error.message)}; episode {episode}, step {step}"
+    return error.message.partition("\n")[0] + f"; episode {episode}, step {step}"

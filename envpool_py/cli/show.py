@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from rich import filesize
 
-from envpool_py.cli.arguments import exact, first_line, report
+from envpool_py.cli.arguments import exact, report
 from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
@@ -74,7 +74,7 @@ def _of_record(path: Path) -> dict[str, Any]:
     for kind, ids, data in events:
         complete = kind == record_file.CLOSED
         if kind in (record_file.RAISED, record_file.RECOVERED):
-            errors += [first_line(text) for _, text, _, _ in data]
+            errors += [text.partition("\n")[0] for _, text, _, _ in data]
             restarts += len(ids) if kind == record_file.RECOVERED else 0
         elif kind == record_file.REQUESTS:
             for i, (request, _, kwargs, _) in zip(ids, data, strict=True):

@@ -83,7 +83,7 @@ def _show(
 def wrapped(code: str) -> str:
     """The code with the arguments of a last line that is too long in a line of their own."""
     *before, last = code.splitlines()
-    if len(last) > 80 and last.endswith(")"):
+    if len(last) > 80:
         opening, _, arguments_ = last.removesuffix(")").partition("(")
         last = f"{opening}(\n    {arguments_}\n)"
     return "\n".join([*before, last])
@@ -125,10 +125,9 @@ def reasons(
         yield ": ".join([best.text, rate] if len(callers) == 1 else [tables.text_of(caller), rate])
         others: dict[Setting, None] = {}  # the best one without, or with, each of these
         for option in ("num_processes", "in_threads", "wait_num"):
-            for other in results.ranked(caller):
-                if bool(getattr(other, option)) != bool(getattr(best, option)):
-                    others[other] = None
-                    break
+            has, ranked = bool(getattr(best, option)), results.ranked(caller)
+            unlike = [each for each in ranked if bool(getattr(each, option)) != has]
+            others |= dict.fromkeys(unlike[:1])
         for other in others:
             gain = results.rate(best, caller) / results.rate(other, caller)
             if not 1 / (1 + tune.WITHIN) <= gain <= 1 + tune.WITHIN:

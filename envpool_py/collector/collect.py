@@ -58,8 +58,9 @@ class AsyncCollector:
     """Steps a pool with a policy and yields episodes or transitions.
 
     Works with asynchronous and synchronous pools, with every ``autoreset_mode``, and with wrapped
-    pools. The collector never closes the pool; at the end of a ``with`` block it cancels what is in
-    flight. Do not step the pool while a loop over the collector runs.
+    pools. Memory holds the running episodes, or one batch of transitions, whatever the number
+    collected. The collector never closes the pool; at the end of a ``with`` block it cancels what
+    is in flight. Do not step the pool while a loop over the collector runs.
 
     If the pool restarts an env (``on_error="restart"``), its episode ends with a truncated step,
     whose observation is the last one that is known.
@@ -441,6 +442,7 @@ class AsyncCollector:
             self._start(restarted.tolist())
         elif len(restarted):
             acting |= again
+            self._seeds.take(restarted.tolist())  # none is left: the pool has reset them itself
             self._count(restarted.tolist())
             started = np.concatenate([started, restarted])
         if len(started):

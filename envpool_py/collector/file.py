@@ -1,14 +1,8 @@
 """Files of whole episodes, without pickle: one ``.npz``, or a folder of ``.npy`` files.
 
-The arrays, and what they hold, are in a table in ``docs/collect.md``. A Dict or Tuple space has one
-array per leaf, with its path in the name: ``observations/camera/0``; in a key, ``~`` is written
-``~0`` and ``/`` is written ``~1``.
-
-A folder has one file for each array, with ``/`` in its name written ``%2F``; the arrays
-``episodes/...`` are the fields of ``episodes.npy``, and the metadata is in ``metadata.json``. Its
-files grow with every episode (``envpool_py.collector.growing``), in the order in which episodes
-end. An ``.npz`` is ordered by (env id, episode id); until it is complete, its rows are in a folder
-of that name with ``.partial`` at its end (``envpool_py.collector.places``).
+``docs/collect.md`` describes the format. The files of a folder grow with every episode (see
+``growing``), in the order in which episodes end. An ``.npz`` is ordered by (env id, episode id);
+until it is complete, its rows are in a folder beside it (see ``places``).
 """
 
 from __future__ import annotations

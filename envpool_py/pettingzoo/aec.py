@@ -103,7 +103,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
 
     @property
     def _envpool_py_episode_over(self) -> bool:
-        """Whether the episode is over for all agents; pools read it, see ``worker.executor``."""
+        """Whether the episode is over for all agents; pools read it, see ``env.layers``."""
         return not self.agents
 
     def reset(
@@ -172,17 +172,15 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     def _settled(self) -> Row:
         """Return the row after a reset or a step; with ``"skip"`` make the dead steps first."""
         env = self._direct
-        rewards = self._noted()
+        rewards, final_rewards = self._noted(), {}
         row = self._row(rewards)
-        if not self._skips or not env.agents or not self._is_dead():
-            return row
-        final_rewards = {}
-        while env.agents and self._is_dead():
+        while self._skips and env.agents and self._is_dead():
             final_rewards[env.agent_selection] = float(env.last(observe=False)[1])
             env.step(None)
             rewards += self._noted()
-        row = self._row(rewards)
-        row[4]["final_rewards"] = final_rewards
+        if final_rewards:
+            row = self._row(rewards)
+            row[4]["final_rewards"] = final_rewards
         return row
 
     def _is_dead(self) -> bool:

@@ -34,8 +34,8 @@ from envpool_py.pettingzoo.packed_env import (
 )
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
-from envpool_py.pool.html_table import table
 from envpool_py.pool.keywords import Fixed, check_options
+from envpool_py.pool.stats import table
 from envpool_py.pool.vector_envs import pool_class
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool

@@ -1,4 +1,4 @@
-"""Checks of the arguments of pools. Pure functions."""
+"""Checks of the arguments of pools, and of the spaces of their envs."""
 
 from __future__ import annotations
 
@@ -68,6 +68,18 @@ def check_num_processes(value: int | str | None) -> int | str | None:
     if value != "auto":
         raise ValueError(f"num_processes must be an int, None or 'auto', got {value!r}")
     return value
+
+
+class Spaces(list[Any]):
+    """One space per env; a method of a single space is an error that says which one to use."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        text = f"this is a list of one space per env; use spaces[i].{name} of env i"
+        if name == "sample":
+            text += ": [space.sample() for space in envs.action_space]"
+        raise AttributeError(f"{text}, or pool.single_action_space and single_observation_space")
 
 
 def common_space(name: str, spaces: Any) -> gym.Space[Any] | None:

@@ -28,13 +28,13 @@ from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, warn
 from envpool_py.ids import IdArray, Ids, Selection
-from envpool_py.pool import arguments, call_guard, html_table, stats
-from envpool_py.pool.arguments import Options
+from envpool_py.pool import arguments, call_guard
+from envpool_py.pool.arguments import Options, Spaces
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
 from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.signatures import spell_out
-from envpool_py.pool.space_list import Spaces
+from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
 from envpool_py.rendering import render_grid
@@ -43,7 +43,7 @@ from envpool_py.worker import supervisor
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
 from envpool_py.worker.env_workers import SubprocEnvWorker
-from envpool_py.worker.hosts import Hosts, hosts_of
+from envpool_py.worker.hosts import Hosts
 
 #: The options that rows depend on, for records.
 RECORDED = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
@@ -105,14 +105,14 @@ class BaseVectorEnv:
         hosts: Hosts | None = None
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
-            hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
+            hosts = Hosts(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_by_name.of(env_fns))
             self.worker_class = type(self.workers[0])
             made = self.engine.env_spaces
             self.observation_space: list[Any] = Spaces(each.observation_space for each in made)
             self.action_space: list[Any] = Spaces(each.action_space for each in made)
-            self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
+            self._meter = Meter(self.engine) if self._options.pool.measure else None
             if hosts.supervisor is not None:
                 warn_of_torch(len(hosts.supervisor.hosts))
             self.is_closed = False
@@ -437,7 +437,7 @@ class BaseVectorEnv:
         return self
 
     @one_at_a_time
-    def stats(self, *, clear: bool = False) -> stats.Stats:
+    def stats(self, *, clear: bool = False) -> Stats:
         """Return counts and times of steps, resets and batches; ``clear`` sets them to zero.
 
         Raises:
@@ -450,7 +450,7 @@ class BaseVectorEnv:
             raise NotImplementedError(f"{self.worker_class.__name__} does not measure its envs")
         found = self._meter.stats()
         if clear:
-            self._meter = stats.Meter(self.engine)
+            self._meter = Meter(self.engine)
         return found
 
     def __repr__(self) -> str:
@@ -469,7 +469,7 @@ class BaseVectorEnv:
                 text += f", {self.engine.hosts.restarts.sum()} restarts"
         return text + (", closed)" if self.is_closed else ")")
 
-    _repr_html_ = html_table.table  # shown by notebooks
+    _repr_html_ = table  # shown by notebooks
 
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.

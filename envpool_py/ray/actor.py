@@ -29,12 +29,7 @@ from envpool_py.worker.watchdog import Watchdog, stack_of_thread
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.
-_GROUPS = {
-    "action": ACTIONS,
-    "positions": POSITIONS,
-    "times": POSITIONS,
-    "ends": ROWS,
-}
+_GROUPS = {"action": ACTIONS, "positions": POSITIONS, "times": POSITIONS, "ends": ROWS}
 _GROUPS |= {"obs": ROWS, "final": FINALS, "info rows": INFOS, "info tables": TABLES}
 
 
@@ -99,7 +94,7 @@ class EnvActor:
         self._outbox, claimed = _Outbox(), dict[int, int]()
         shares = [[i] for i in ids] if concurrent else [ids]
         # By the first of their envs.
-        self._loops = {s[0]: EnvLoop(s, self._outbox, lambda one: one, claimed) for s in shares}
+        self._loops = {s[0]: EnvLoop(s, self._outbox, claimed) for s in shares}
         self._threads = {i: ThreadPoolExecutor(1) for i in ids} if concurrent else {}
         self._attached = threading.Event()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from multiprocessing import util
@@ -21,7 +21,6 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.options import ProcessOptions
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
@@ -138,20 +137,14 @@ class ActorHost(ProcessHost):
 
 
 class ActorSupervisor(Supervisor):
-    """Starts, watches and ends the actors of these envs; ``remote_options`` are Ray's."""
+    """Starts, watches and ends the actors of these envs; ``context``: their options for Ray."""
 
     make_poller = QueuePoller
     hosts: list[Any]  # of ActorHost
 
-    def __init__(
-        self,
-        env_fns: Sequence[Any],
-        remote_options: Mapping[str, Any],
-        count: int,
-        options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
-    ) -> None:
-        super().__init__(env_fns, "spawn", count, options)  # pickles env_fns
-        self._remote_options = remote_options
+    def _check_context(self, context: Any) -> Any:
+        self._remote_options = context
+        return super()._check_context("spawn")  # pickles env_fns
 
     def _open(self) -> None:
         remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)

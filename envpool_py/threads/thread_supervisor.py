@@ -142,7 +142,7 @@ class ThreadHost(process_host.ProcessHost):
             if i in self.ids:  # of the thread before
                 del claimed[key]
         self.stream = end = ThreadEnd(self._poller.note, self._look)
-        args = EnvThread(self.ids, end, lambda block: block, claimed), end, self.env_fns
+        args = EnvThread(self.ids, end, claimed), end, self.env_fns
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
         self.exit = None  # first, so that ``close`` ends it after an interrupt
@@ -217,17 +217,11 @@ class ThreadSupervisor(Supervisor):
     def _check_context(self, context: Any) -> Any:
         return context
 
-    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:  # noqa: ARG002 - as Supervisor
-        return env_fn
-
     def _open(self) -> None:
         self._add_hosts(ThreadHost, None, SimpleNamespace(options=self._options, claimed={}))
 
     def _new_block(self, spec: Spec) -> Block:
         return Block(spec._replace(timed=True))
-
-    def describe(self) -> str:
-        return f", num_threads={len(self.hosts)}"
 
 
 class ThreadEnvWorker(SubprocEnvWorker):

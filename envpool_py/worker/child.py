@@ -88,15 +88,15 @@ def main(
     if shared.options.concurrent:
         run_threads(ids, env_fns, end, open_block)
     else:
-        run_envs(EnvLoop(ids, end, open_block), end.receive, env_fns)
+        run_envs(EnvLoop(ids, end, {}, open_block), end.receive, env_fns)
     stream.detach()  # left open: the parent must not see its end before that of the process
 
 
 class EnvLoop:
     """The envs that one thread steps; ``end`` is its connection to the parent.
 
-    ``open_block`` returns the block for the body of an ATTACH. ``claimed`` is shared by the threads
-    of a process.
+    The threads of a process share ``claimed``, see ``claim_instance``. ``open_block`` returns the
+    block for the body of an ATTACH.
     """
 
     _load: Callable[[Any], Any] = staticmethod(pickle.loads)
@@ -107,11 +107,10 @@ class EnvLoop:
         self,
         ids: Sequence[int],
         end: Any,
-        open_block: Callable[[Any], Block],
-        claimed: dict[int, int] | None = None,
+        claimed: dict[int, int],
+        open_block: Callable[[Any], Block] = lambda block: block,
     ) -> None:
-        self._ids, self._end, self._open_block = ids, end, open_block
-        self._claimed = {} if claimed is None else claimed
+        self._ids, self._end, self._claimed, self._open_block = ids, end, claimed, open_block
         self._executors: dict[int, Executor] = {}
         self._loop: StepLoop | None = None
         self.heartbeat: Heartbeat | None = None
@@ -248,7 +247,7 @@ def run_threads(
     inboxes = {i: queue.SimpleQueue[tuple[int, Any]]() for i in ids}
     threads = []
     for i, env_fn in zip(ids, env_fns, strict=True):
-        loop = EnvLoop([i], shared, lambda block: block, claimed)
+        loop = EnvLoop([i], shared, claimed)
         run = partial(run_envs, loop, inboxes[i].get, [env_fn], counts=False)
         threads.append(threading.Thread(target=run, daemon=True, name=f"envpool_py env {i}"))
         threads[-1].start()

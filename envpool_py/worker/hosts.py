@@ -30,9 +30,13 @@ SPIN_FOR = 300e-6
 
 
 class Hosts:
-    """The hosts of a pool: those of its ``supervisor`` (or None), then ``local`` ones.
+    """The hosts for the envs of these workers, which are all of one class.
+
+    With ``caller_steps`` this process steps the last envs while the worker processes step theirs:
+    as many as a process has, or half as many with ``publish_early`` (partial batches).
 
     Attributes:
+        supervisor: has the hosts in worker processes, threads or actors; None if there are none.
         all: all hosts, the local ones last.
         local: the hosts that the engine runs itself.
         spin_for: seconds for which the caller spins for results before it sleeps.
@@ -41,22 +45,29 @@ class Hosts:
     """
 
     def __init__(
-        self,
-        num_envs: int,
-        supervisor: Supervisor | None,
-        make_local: Callable[[], list[InlineHost]],
+        self, workers: Sequence[Any], options: ProcessOptions, *, publish_early: bool
     ) -> None:
-        self.num_envs = num_envs
-        self.supervisor = supervisor
-        self._make_local = make_local
+        self.num_envs = count = len(workers)
+        self.supervisor: Supervisor | None = None
         self.local: list[InlineHost] = []
         self.spin_for = 0.0
         self.closing = threading.Event()
-        self.restarts = np.zeros(num_envs, dtype=np.int64)
+        self.restarts = np.zeros(count, dtype=np.int64)
         # The last messages for steps of all envs, and what they were made from.
         self._kept: tuple[Any, list[Send]] = None, []
         self.all: list[Host] = []
-        self._home = np.empty(num_envs, dtype=np.intp)
+        self._home = np.empty(count, dtype=np.intp)
+        base, first = _base_of(workers[0], options), 0
+        if base is SubprocEnvWorker:
+            if count > ID_MASK:
+                raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
+            spread, first = min(options.num_processes or count, count), count
+            if options.caller_steps and spread < count:  # else every env has its own process
+                first -= max(count // ((2 if publish_early else 1) * spread + 1), 1)
+            env_fns = [worker.env_fn for worker in workers[:first]]
+            make, context = workers[0].make_supervisor, workers[0].context
+            self.supervisor = make(env_fns, context, min(spread, first), options)
+        self._make_local = partial(_make_local, base, first, workers)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
         """Make all envs and return their spaces; see ``Supervisor.await_started``."""
@@ -183,31 +194,6 @@ def _common_layout(
     return spaces.Leaf((), (), None)
 
 
-def hosts_of(workers: Sequence[Any], options: ProcessOptions, *, publish_early: bool) -> Hosts:
-    """Make the hosts for the envs of these workers, which are all of one class.
-
-    With ``caller_steps`` this process steps the last envs while the worker processes step theirs:
-    as many as a process has, or half as many with ``publish_early`` (partial batches).
-    """
-    count = len(workers)
-    base = _base_of(workers[0], options)
-    if base is None:
-        return Hosts(count, None, lambda: [CustomHost(workers)])
-    if base is DummyEnvWorker:
-        makers = [partial(getattr, worker, "executor") for worker in workers]
-        return Hosts(count, None, lambda: _make_inline(range(count), makers))
-    if count > ID_MASK:
-        raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
-    spread = min(options.num_processes or count, count)
-    first = count
-    if options.caller_steps and spread < count:  # else every env has its own process
-        first -= max(count // ((2 if publish_early else 1) * spread + 1), 1)
-    env_fns, make = [worker.env_fn for worker in workers], workers[0].make_supervisor
-    supervisor = make(env_fns[:first], workers[0].context, min(spread, first), options)
-    makers = [partial(Executor, env_fn) for env_fn in env_fns[first:]]
-    return Hosts(count, supervisor, lambda: _make_inline(range(first, count), makers))
-
-
 def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     """Return the class from which the worker has ``send`` and ``recv``; None: its own."""
     kind, given = type(worker), options.given()
@@ -221,14 +207,19 @@ def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     return None
 
 
-def _make_inline(ids: Sequence[int], makers: Sequence[Callable[[], Executor]]) -> list[InlineHost]:
-    """Return the host of the envs in this process; no host if there are no envs."""
+def _make_local(
+    base: type[EnvWorker] | None, first: int, workers: Sequence[Any]
+) -> list[InlineHost]:
+    """Return the host of the envs from ``first`` on, in this process; none without such envs."""
+    if base is None:
+        return [CustomHost(workers)]
     executors: dict[int, Executor] = {}
     claimed: dict[int, int] = {}
     try:
-        for i, make in zip(ids, makers, strict=True):
+        for i in range(first, len(workers)):
             with naming_env(i, "env_fn"):
-                executors[i] = make()
+                is_made = base is DummyEnvWorker
+                executors[i] = workers[i].executor if is_made else Executor(workers[i].env_fn)
                 claim_instance(executors[i].env, i, claimed)
         return [InlineHost(executors)] if executors else []
     except BaseException:

@@ -210,92 +210,10 @@ class ProcessHost:
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
 
-    def _close_descriptors(self) -> None:
-        for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
-            fd: int = getattr(owner, name)
-            setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
-            self._poller.forget(fd)
-            descriptors.release(fd)
-
     @property
     def started(self) -> bool:
         """Whether all of its envs are made."""
         return len(self.spaces) == len(self.ids)
-
-    def signal(self, signum: int) -> None:
-        """Send a signal to the process and to all processes that it has started."""
-        for send in (os.killpg, os.kill) if self.exit is None else ():  # it may have no group yet
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                send(self.process.pid, signum)
-
-    def kill(self, reason: str | None = None) -> None:
-        """Kill the process, without waiting for its end."""
-        if reason is not None and self.kill_reason is None:
-            self.kill_reason = f"{self.killed}: {reason}"
-        self.signal(KILL)
-
-    def end(self, reason: str | None = None) -> None:
-        """Kill the process and wait for its end, at most 5 seconds."""
-        self.kill(reason)
-        if self._death_fd >= 0:
-            self.ended |= descriptors.is_readable(self._death_fd, 5)
-
-    def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
-        """Kill the process of these envs; return an error for each, with the stack of a thread."""
-        line, stack = self._stack_of(thread)
-        self.end(f"{errors.name_ids(ids)} {fact}")
-        text = f"{fact}{line}; its {self.name} {self.killed}"
-        return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
-
-    def _stack_of(self, thread: int) -> tuple[str, str]:
-        """Return the user's line and the env's frames at which this thread is now."""
-        return watchdog.await_stack(self.stacks, self.process.pid, thread)
-
-    def reap(self) -> bool:
-        """Return ``ended``; if so, read the last items, and free what the process has left."""
-        if self.ended and self.exit is None:
-            while self.read():
-                pass
-            how = self._free()
-            self.deadline = math.inf
-            # Last, so that all of this is repeated after an interrupt.
-            self.exit = self.kill_reason or how
-        return self.ended
-
-    def _free(self) -> str:
-        """Kill the children of an ended process, close its descriptors; return how it ended."""
-        if self.stacks >= 0:
-            self.stack = watchdog.read_stack(self.stacks)
-        exitcode = None
-        with contextlib.suppress(ValueError):  # it does not end, or this is called again
-            self.signal(KILL)  # before the join lets the system reuse the pid
-            self.process.join(5)
-            exitcode = self.process.exitcode
-            self.process.close()
-        self._close_descriptors()
-        self._finalizer.cancel()
-        return errors.name_exit(exitcode)
-
-    def death_of(self, i: int) -> WorkerDiedError:
-        """Return a new error that says how the process of env ``i`` ended."""
-        line, stack = self.stack
-        text = f"the {self.name} {self.exit or self.kill_reason}{'' if self.kill_reason else line}"
-        if not self.started:
-            text += " while starting"
-            method = "fork" if self._context is None else self._context.get_start_method()
-            if method != "fork":
-                text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
-        others = [other for other in self.ids if other != i]
-        shared = f"; it was also that of {errors.name_ids(others)}" if others else ""
-        return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others), details=stack)
-
-    @property
-    def is_dead(self) -> bool:
-        return self.exit is not None or self.restart_begun
-
-    @property
-    def is_restarting(self) -> bool:
-        return self.restart_begun and self.exit is None and not (self.started or self.start_error)
 
     def attach(self, block: Block) -> None:
         """Let the process write rows into the block from now on."""
@@ -405,3 +323,85 @@ class ProcessHost:
                 return errors.env_error(error, i, kind)
             self.kill(_UNREADABLE)
             return None
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the process and to all processes that it has started."""
+        for send in (os.killpg, os.kill) if self.exit is None else ():  # it may have no group yet
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                send(self.process.pid, signum)
+
+    def kill(self, reason: str | None = None) -> None:
+        """Kill the process, without waiting for its end."""
+        if reason is not None and self.kill_reason is None:
+            self.kill_reason = f"{self.killed}: {reason}"
+        self.signal(KILL)
+
+    def end(self, reason: str | None = None) -> None:
+        """Kill the process and wait for its end, at most 5 seconds."""
+        self.kill(reason)
+        if self._death_fd >= 0:
+            self.ended |= descriptors.is_readable(self._death_fd, 5)
+
+    def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
+        """Kill the process of these envs; return an error for each, with the stack of a thread."""
+        line, stack = self._stack_of(thread)
+        self.end(f"{errors.name_ids(ids)} {fact}")
+        text = f"{fact}{line}; its {self.name} {self.killed}"
+        return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
+
+    def _stack_of(self, thread: int) -> tuple[str, str]:
+        """Return the user's line and the env's frames at which this thread is now."""
+        return watchdog.await_stack(self.stacks, self.process.pid, thread)
+
+    def reap(self) -> bool:
+        """Return ``ended``; if so, read the last items, and free what the process has left."""
+        if self.ended and self.exit is None:
+            while self.read():
+                pass
+            how = self._free()
+            self.deadline = math.inf
+            # Last, so that all of this is repeated after an interrupt.
+            self.exit = self.kill_reason or how
+        return self.ended
+
+    def _free(self) -> str:
+        """Kill the children of an ended process, close its descriptors; return how it ended."""
+        if self.stacks >= 0:
+            self.stack = watchdog.read_stack(self.stacks)
+        exitcode = None
+        with contextlib.suppress(ValueError):  # it does not end, or this is called again
+            self.signal(KILL)  # before the join lets the system reuse the pid
+            self.process.join(5)
+            exitcode = self.process.exitcode
+            self.process.close()
+        self._close_descriptors()
+        self._finalizer.cancel()
+        return errors.name_exit(exitcode)
+
+    def _close_descriptors(self) -> None:
+        for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
+            fd: int = getattr(owner, name)
+            setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
+            self._poller.forget(fd)
+            descriptors.release(fd)
+
+    def death_of(self, i: int) -> WorkerDiedError:
+        """Return a new error that says how the process of env ``i`` ended."""
+        line, stack = self.stack
+        text = f"the {self.name} {self.exit or self.kill_reason}{'' if self.kill_reason else line}"
+        if not self.started:
+            text += " while starting"
+            method = "fork" if self._context is None else self._context.get_start_method()
+            if method != "fork":
+                text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
+        others = [other for other in self.ids if other != i]
+        shared = f"; it was also that of {errors.name_ids(others)}" if others else ""
+        return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others), details=stack)
+
+    @property
+    def is_dead(self) -> bool:
+        return self.exit is not None or self.restart_begun
+
+    @property
+    def is_restarting(self) -> bool:
+        return self.restart_begun and self.exit is None and not (self.started or self.start_error)

@@ -150,8 +150,8 @@ class Supervisor:
         host.env_fns[host.ids.index(i)] = self._packed(env_fn, i)
 
     def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:
-        """Pickle the ``env_fn`` of env ``i``, unless processes are forked; may raise EnvError."""
-        if self.context.get_start_method() == "fork":
+        """Pickle the ``env_fn`` of env ``i`` for another program; may raise EnvError."""
+        if self.context is None or self.context.get_start_method() == "fork":
             return env_fn
         try:
             return cloudpickle.dumps(env_fn)
@@ -220,7 +220,9 @@ class Supervisor:
         self.timed = True
 
     def describe(self) -> str:
-        text = f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
+        text = f", {self.counted}={len(self.hosts)}"
+        if self.context is not None:
+            text += f", context={self.context.get_start_method()!r}"
         return text + (", concurrent=True" if self._options.concurrent else "")
 
     def timeout(self, timeout: float | None) -> float:
