@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from itertools import repeat
+from operator import is_, itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -294,10 +295,12 @@ def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] 
     ``list_actions`` then. TypeError and ValueError as of ``split`` and ``fit``, or if there is not
     one action per id.
     """
-    columns = _columns(layout, actions, ids) if is_fixed(layout) else None
+    found = leaves(layout)
+    fixed = all(leaf.dtype is not None for leaf in found)
+    columns = _columns(layout, actions, ids) if fixed else None
     if columns is None:
         return None
-    return [_stack(leaf, column, ids) for leaf, column in zip(leaves(layout), columns, strict=True)]
+    return list(map(_stack, found, columns, repeat(ids)))
 
 
 def list_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any]:
@@ -340,7 +343,7 @@ def _columns(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any] | None:
         )
     if has_columns:
         return [_checked(column, len(ids)) for column in split(layout, actions, "actions")]
-    if any(action is None for action in _checked(actions, len(ids))):
+    if any(map(is_, _checked(actions, len(ids)), repeat(None))):
         return None
     if is_leaf(layout):
         return [actions]
