@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypedDict
 import gymnasium as gym
 
 from envpool_py.env_by_name import Env, takes
-from envpool_py.errors import EnvError
 from envpool_py.options import ProcessOptions, ResetFn, autoreset_mode_of
 
 
@@ -38,7 +37,7 @@ class PoolKeywords(TypedDict, total=False):
     on_error: str
     max_restarts: int | None
     restart_backoff: float
-    on_restart: Callable[[int, EnvError], object] | None
+    on_restart: Callable[[int, Any], object] | None
     autoreset_mode: str | gym.vector.AutoresetMode | None
     columns: bool
 
