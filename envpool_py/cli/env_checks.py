@@ -20,7 +20,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
-from envpool_py.env import row_checks
+from envpool_py.env import validation
 from envpool_py.errors import EnvError, EnvTimeoutError, describe, line_of
 from envpool_py.pool.pool_classes import ShmemVectorEnv
 from envpool_py.sb3.common.env_checker import check_env, checked_step
@@ -126,7 +126,7 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
             yield Finding("error", f"env {i}: env_fn raised {_text_of(error)}")
             return
         if not isinstance(env, gym.Env):
-            got = type(env).__name__ + row_checks.OLD_GYM * hasattr(env, "step")
+            got = type(env).__name__ + validation.OLD_GYM * hasattr(env, "step")
             yield Finding("error", f"env {i}: env_fn must return an env, got {got}")
             return
         if any(env.unwrapped is other.unwrapped for other in envs):
@@ -190,8 +190,8 @@ def _check_episode(env: Any) -> list[Finding]:
         else:
             call = f"step() number {number}"
             obs, reward, terminated, truncated, info = checked_step(env)
-            wrong = row_checks.complaint(env.observation_space, obs)
-            wrong = wrong or row_checks.reward_complaint(reward)
+            wrong = validation.complaint(env.observation_space, obs)
+            wrong = wrong or validation.reward_complaint(reward)
             if wrong:
                 return [Finding("error", f"{call}: {wrong}")]
             returned = (obs, info)

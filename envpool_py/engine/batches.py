@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,12 @@ class Batches:
         self._columns, self._copy = columns, copy
         # Whether the observations of a batch are the array of the only leaf.
         self._single = spaces.is_leaf(self._layout) and self._layout.code is None
-        # The array of final observations, if there is one: its rows are copied by a short path.
-        fast = self._single and block.finals and self._layout.shape
-        self._final = block.finals[0] if fast else None
+        # Copies a row out of an array for each leaf; those of the usual spaces by a short path.
+        self._copy_row: Callable[[list[spaces.Array], int], Any] = (
+            (lambda columns, i: columns[0][i].copy())
+            if self._single and self._layout.shape and self._layout.dtype is not None
+            else functools.partial(spaces.copy_row, self._layout)
+        )
         self.reader = info_codec.Reader(*block.info_memory)
         # The last observations that were returned, as an array for each leaf; empty: not kept.
         self._last: list[spaces.Array] = []
@@ -102,10 +107,8 @@ class Batches:
                 info = infos[k]
                 if mark & BESIDE and "final_obs" in beside[i]:
                     info["final_obs"] = beside[i]["final_obs"]
-                elif self._final is not None:
-                    info["final_obs"] = self._final[i].copy()
                 else:
-                    info["final_obs"] = spaces.copy_row(self._layout, self._block.finals, i)
+                    info["final_obs"] = self._copy_row(self._block.finals, i)
                 info.setdefault("final_info", {})
             if mark & RESET_ROW and resets:
                 infos[k]["is_reset"] = True
@@ -119,7 +122,7 @@ class Batches:
 
     def last_obs(self, i: int) -> Any:
         """Return a copy of the last observation of env ``i`` that the caller got."""
-        return spaces.copy_row(self._layout, self._last, i)
+        return self._copy_row(self._last, i)
 
     def last_parts(self, i: int) -> list[spaces.Array]:
         """Return views of it as an array ``(1, ...)`` for each leaf; the next overwrites them."""

@@ -32,9 +32,9 @@ from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, OVER, Beside, StepResult
-from envpool_py.env.block_spec import common_spec
+from envpool_py.env.common_spec import common_spec
 from envpool_py.env.request import Request
-from envpool_py.env.row_checks import warn_of_rows
+from envpool_py.env.validation import warn_of_rows
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.options import AllOptions

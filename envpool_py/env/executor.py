@@ -17,8 +17,8 @@ import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import coroutine_envs, seeding
-from envpool_py.env import row_checks as checks
 from envpool_py.env import spaces, wrapper_layers
+from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request

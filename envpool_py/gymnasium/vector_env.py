@@ -32,7 +32,7 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.keywords import WHOLE, check_options, one_of
 from envpool_py.pool.pool_classes import ShmemVectorEnv
-from envpool_py.worker.builtin_workers import DummyEnvWorker
+from envpool_py.worker.builtin_env_workers import DummyEnvWorker
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there

@@ -1,4 +1,4 @@
-"""Checks of the arguments of pools, and of the spaces of their envs."""
+"""Check the arguments of pools and of their resets, and make workers and requests of them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.errors import WorkerDiedError
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 
 #: Seconds for which the throw-away env is stepped.

@@ -37,11 +37,11 @@ from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.space_list import SpaceList, common_space
 from envpool_py.pool.stats import Meter, Stats, table
-from envpool_py.pool.tianshou_class import class_of
+from envpool_py.pool.tianshou_isinstance import class_of
 from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
 from envpool_py.worker import supervisor
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.host_group import HostGroup

@@ -15,7 +15,7 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, ProcessPoolKeywords, check_options, one_of
 from envpool_py.pool.signatures import spell_out
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
-from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 
 

@@ -17,7 +17,7 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, check_options
 from envpool_py.pool.signatures import spell_out
 from envpool_py.ray.actor_supervisor import ActorSupervisor
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
 
 
 class RayKeywords(PoolKeywords, total=False):

@@ -1,4 +1,4 @@
-"""``Recorder`` writes the record of a pool; ``record_file`` has the format.
+"""``Recorder`` writes the record of a pool; ``file_format`` has the format.
 
 Each chunk is written with one system call: that of a request before the request is sent, that of a
 batch before the batch is returned. If the program is killed, everything that was finished is in the

@@ -9,7 +9,7 @@ from typing import Any
 
 from envpool_py.env.block import Block, Spec
 from envpool_py.threads.thread_host import ThreadHost
-from envpool_py.worker.builtin_workers import SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import Supervisor
 

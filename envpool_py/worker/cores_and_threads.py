@@ -34,6 +34,13 @@ def limit_threads(num_threads: int | None) -> None:
         importlib.import_module("threadpoolctl").threadpool_limits(num_threads)
 
 
+def pin(number: int) -> None:
+    """Let process ``number`` of a pool run on one core only, where the system can do that."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = usable_cores()
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
+
+
 def warn_of_torch(num_processes: int) -> None:
     """Warn once if torch's threads and so many worker processes outnumber the cores."""
     torch: Any = sys.modules.get("torch")

@@ -18,7 +18,7 @@ from envpool_py.env.tokens import ID_MASK, RESET
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, naming_env
 from envpool_py.options import ProcessOptions
-from envpool_py.worker.builtin_workers import DummyEnvWorker, SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.custom_worker_host import CustomWorkerHost
 from envpool_py.worker.env_worker import EnvWorker

@@ -76,9 +76,8 @@ def main(
     signal.set_wakeup_fd(-1)
     _die_with_parent(shared.parent_alive)
     cores_and_threads.limit_threads(shared.options.threads_per_process)
-    if shared.options.affinity and hasattr(os, "sched_setaffinity"):
-        cores = cores_and_threads.usable_cores()
-        os.sched_setaffinity(0, {cores[number % len(cores)]})
+    if shared.options.affinity:
+        cores_and_threads.pin(number)
     show_stacks(shared.stacks)
     end = ChildConnection(stream, shared.results, Spinning(allowed=shared.may_spin))
 

@@ -211,7 +211,7 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
 def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(place, kind):
     """Such an error is neither swallowed nor taken for one of the env."""
     files = tuple(
-        f"env/{name}.py" for name in ("spaces", "step_loop", "block_io", "row_checks", "executor")
+        f"env/{name}.py" for name in ("spaces", "step_loop", "block_io", "validation", "executor")
     )
     fns = [functools.partial(envs.SpaceEnv, tag, "mixed", length=1) for tag in range(2)]
     with reset_pool(place, fns, autoreset_mode="same_step", validate="always") as pool:

@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from envpool_py.env.row_checks import OLD_GYM
 from envpool_py.env.spaces import map_tree
+from envpool_py.env.validation import OLD_GYM
 from envpool_py.sb3.common.preprocessing import is_image_space_channels_first, parts_of
 
 #: Spaces that no policy supports; their observations are not checked.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envpool_py.env import row_checks
+from envpool_py.env import validation
 from tests.support import envs
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
@@ -31,15 +31,15 @@ RIGHT = [
 
 @pytest.mark.parametrize(("space", "obs", "text"), WRONG)
 def test_what_is_wrong_is_named(space, obs, text):
-    assert text in row_checks.complaint(space, obs)
+    assert text in validation.complaint(space, obs)
 
 
 @pytest.mark.parametrize(("space", "obs"), RIGHT, ids=range(len(RIGHT)))
 def test_what_fits_is_right(space, obs):
-    assert row_checks.complaint(space, obs) is None
+    assert validation.complaint(space, obs) is None
 
 
 def test_rewards():
-    assert row_checks.reward_complaint(np.array([0.0, np.nan])) == "reward is [ 0. nan]"
+    assert validation.reward_complaint(np.array([0.0, np.nan])) == "reward is [ 0. nan]"
     for fine in (0.0, float("inf"), 3, True, "text", None, [1.0, [2.0]]):
-        assert row_checks.reward_complaint(fine) is None
+        assert validation.reward_complaint(fine) is None
