@@ -177,7 +177,10 @@ class Engine:
             ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):
                 ids = flight.wait(1, None, None)
-            batch = self._deliver(Selection(ids[:wait_num] if self.exact else ids))
+            if self.exact:
+                ids, late = ids[:wait_num], ids[wait_num:]
+                states.unread.update(late.tolist())
+            batch = self._deliver(Selection(ids))
             if batch is not None:
                 return batch
 

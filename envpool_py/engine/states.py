@@ -42,7 +42,8 @@ class States:
         num_in_flight: the number of envs in flight.
         deaths: for each ``DEAD`` env the error that says how its process ended.
         held: whether a request without a row is in flight; meanwhile no env accepts a request.
-        unread: envs in flight whose result has arrived, but the error of another env was raised.
+        unread: envs in flight whose result has arrived, but was not returned: the error of another
+            env was raised, or the batch was full.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -108,7 +109,8 @@ class States:
         kind = "resetting" if resets else "stepping"
         fact = f"still {kind}; pass pool.batch_ids as the ids in partial batches, else call recv()"
         listed = ids[busy].tolist()
-        if self.unread.issuperset(listed):
+        if not self.unread.isdisjoint(listed):
+            listed = [i for i in listed if i in self.unread]
             of = "reset" if resets else "step"
             fact = f"a result of the previous {of} is still unread; call recv(), or reset()"
         raise AlreadyPendingCallError(f"{name_ids(listed)}: {fact}", kind)

@@ -213,11 +213,12 @@ class Executor:
         self.heartbeat.enter()
         begun = time.perf_counter_ns()
         try:
-            return self.env.reset(**kwargs)
+            result = self.env.reset(**kwargs)
         finally:
             self.heartbeat.leave()
-            if self.times is not None:
-                self.times.note_reset(time.perf_counter_ns() - begun)
+        if self.times is not None:
+            self.times.note_reset(time.perf_counter_ns() - begun)
+        return result
 
     def finish(self, row: Row) -> Row:
         """Return the row of a step from the env's result; in same_step mode reset an ended env.
@@ -411,7 +412,9 @@ class Executor:
     def _close_env(self) -> None:
         if not self._closed:
             self._closed = True
-            getattr(self.env, "close", lambda: None)()
+            close = getattr(self.env, "close", None)
+            if close is not None:
+                close()
 
 
 def _refuse() -> Any:

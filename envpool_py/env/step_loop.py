@@ -246,18 +246,18 @@ class StepLoop:
             return float(reward)  # the 0.0 of a reset also fills the row of a vector reward
         shape = self._block.spec.reward
         try:
-            return spaces.fit(reward, shape, np.dtype(np.float64), "reward", "reward_space")
-        except ordinary(TypeError):
-            text = f"reward must be a number, got {type(reward).__name__} {reward!r:.80}"
-            raise TypeError(text) from None
-        except ordinary(ValueError):
-            if shape or not np.ndim(reward):
-                raise
-            raise ValueError(
-                f"reward has shape {np.shape(reward)}, but not every env declares a reward_space of"
-                " that shape; set reward_space = gymnasium.spaces.Box(-np.inf, np.inf,"
-                f" {np.shape(reward)}) on each env"
-            ) from None
+            array = np.asarray(reward)
+        except ordinary(TypeError, ValueError):
+            array = np.asarray(None)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"reward must be a number, got {type(reward).__name__} {reward!r:.80}")
+        if shape or array.size == 1:
+            return spaces.fit(array, shape, np.dtype(np.float64), "reward", "reward_space")
+        raise ValueError(
+            f"reward has shape {array.shape}, but not every env declares a reward_space of that"
+            f" shape; set reward_space = gymnasium.spaces.Box(-np.inf, np.inf, {array.shape}) on"
+            " each env"
+        )
 
     def _warn(self, kind: str, text: str) -> None:
         self._beside.setdefault("warnings", {})[kind] = text

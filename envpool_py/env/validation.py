@@ -33,19 +33,21 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
     except ordinary(TypeError, ValueError):
         return None  # storing the row raises an error that says more
     try:
-        if space.contains(fitted):
-            return None
+        valid = bool(space.contains(fitted))
     except ordinary():  # a custom space may not implement it
-        return None
+        valid = True
     for leaf, part in zip(spaces.leaves(layout), parts, strict=True):
         box: Any = functools.reduce(operator.getitem, leaf.path, space)  # type: ignore[arg-type]
         if isinstance(box, gym.spaces.Box):
-            wrong = np.argwhere(~((part >= box.low) & (part <= box.high)))  # NaN included
+            outside = ~((part >= box.low) & (part <= box.high))  # NaN included
+            wrong = np.argwhere(np.isnan(part) if valid else outside)
             if len(wrong):
                 at = tuple(wrong[0].tolist())
                 text = f"{leaf.name('obs')}{[*at] if at else ''} is {part[at]}"
                 limits = f", but observation_space has {box.low[at]} to {box.high[at]}"
                 return text if np.isnan(part[at]) else text + limits
+    if valid:
+        return None
     return f"obs is {fitted!r:.80}, which is not in observation_space {space!r:.120}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy as copy_
 import functools
+import inspect
 import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -112,9 +113,9 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
     def options(options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a pool for ``VectorEnv``: ``options``, and defaults for others."""
         own = {"columns": True, "copy": False, "reset_first": False, "autoreset_mode": NEXT_STEP}
-        given = dict(options)
-        limit = given.pop("max_concurrency", None)
-        own |= check_options(ShmemVectorEnv, "VectorEnv", given, WHOLE)
+        known = {*inspect.signature(ShmemVectorEnv).parameters, "max_concurrency"}
+        own |= check_options(known - {"env_fns", *WHOLE}, "VectorEnv", options, WHOLE)
+        limit: Any = own.pop("max_concurrency", None)
         if limit is not None:
             text = "`max_concurrency` must be"
             if not isinstance(limit, (int, np.integer)):

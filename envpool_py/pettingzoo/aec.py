@@ -103,7 +103,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
 
     @property
     def _envpool_py_episode_over(self) -> bool:
-        """Whether the episode is over for all agents; pools read it, see ``env.layers``."""
+        """Whether the episode is over for all agents; pools read it, see ``env.wrapper_layers``."""
         return not self.agents
 
     def reset(

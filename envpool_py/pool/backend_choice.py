@@ -119,6 +119,8 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
                 env.reset()
                 resets.append(clock() - begun)
             wall, cpu = clock(), time.thread_time()
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
     burnt = cpu - start[1]
     # The two clocks are read one after the other; a step takes at least its CPU time.
     taken = max(wall - start[0] - (_kept_from_core() - start[2]), burnt)

@@ -74,7 +74,6 @@ FOREIGN = {
 _PROCESSES = "ShmemVectorEnv and SubprocVectorEnv take it"
 #: What says how to pass an option to something that does not take it.
 _HINTS = dict.fromkeys(OF_PROCESSES, _PROCESSES) | {
-    "num_processes": f"{_PROCESSES}; ThreadVectorEnv takes num_threads",
     "num_envs": "it has one env per env_fn; envpool_py.make(env, num_envs) makes copies",
     "backend": "the class decides; envpool_py.make takes it",
     "env_kwargs": "pass env_fns that make the env with them, such as functools.partial",
@@ -132,6 +131,8 @@ def check_options(
         if FOREIGN[first] in fixed:
             value, reason = fixed[FOREIGN[first]]
             text += f", which must be {value!r}, because {reason}"
+    elif first == "num_processes" and "num_threads" in known:
+        text += "; it takes num_threads"
     elif first in _HINTS:
         text += f"; {_HINTS[first]}"
     elif like := difflib.get_close_matches(first, known, 1):

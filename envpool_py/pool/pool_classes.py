@@ -97,6 +97,7 @@ class SubprocVectorEnv(ShmemVectorEnv):
         num_processes: int | str | None = None,
         **options: Unpack[ProcessPoolKeywords],
     ) -> None:
+        check_options(SubprocVectorEnv.__init__, type(self).__name__, options)
         super().__init__(env_fns, wait_num, timeout, context, num_processes, **options)
 
 

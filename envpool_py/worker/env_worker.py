@@ -7,7 +7,7 @@ The contract between a worker and a pool:
 * after ``recv`` has raised, the worker accepts the next request;
 * ``close`` frees everything, may be called at any time and twice, and never blocks indefinitely.
 
-A worker handles one env. A pool steps many workers through a host (``worker.custom_host``).
+A worker handles one env. A pool steps many workers through a host (``worker.custom_worker_host``).
 """
 
 from __future__ import annotations

@@ -75,6 +75,7 @@ WRONG = {
     "none": (lambda _: None, "got NoneType"),
     "generator": (iter, "got tuple_iterator"),
     "reward": (reward("much"), "reward must be a number"),
+    "complex reward": (reward(np.array([1j])), "reward must be a number"),
     "vector": (reward([1, 2]), r"reward has shape \(2,\), .*; set reward_space = .*\(2,\)\)"),
     "flags": (flags(False, [True, False]), "truncated must be a bool, got list"),
     "info": (info(None), "info dict, got NoneType"),

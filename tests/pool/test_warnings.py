@@ -1,6 +1,6 @@
 """What a pool says of rows and of steps after the end: once, of all envs, with the caller's line.
 
-`tests/unit/test_row_checks.py` has what `validate` finds wrong with a row.
+`tests/unit/test_validation.py` has what `validate` finds wrong with a row.
 """
 
 import functools

@@ -7,11 +7,20 @@ from gymnasium import spaces
 from envpool_py.env import validation
 from tests.support import envs
 
+
+class Loose(spaces.Box):
+    """Contains all that has its shape."""
+
+    def contains(self, x):
+        return np.shape(x) == self.shape
+
+
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 HIGH = np.array([[0, 0], [0, 1.5]], np.float32)
 # Beside those of `tests/pool/test_warnings.py`.
 WRONG = [
     (spaces.Box(-np.inf, np.inf, (2,)), np.array([0, np.nan], np.float32), "obs[1] is nan"),
+    (Loose(0, 1, (2,)), np.array([9, np.nan], np.float32), "obs[1] is nan"),
     (BOX, HIGH, "obs[1, 1] is 1.5, but observation_space has 0.0 to 1.0"),
     (BOX, -HIGH, "obs[1, 1] is -1.5, but observation_space has 0.0 to 1.0"),
     (spaces.Discrete(3), 3, "which is not in observation_space Discrete(3)"),
@@ -24,6 +33,7 @@ RIGHT = [
     (spaces.Box(-np.inf, np.inf, (2,)), np.array([np.inf, -np.inf], np.float32)),
     (spaces.Discrete(3), np.int32(2)),
     (spaces.Box(0.1, 0.3, (1,), np.float32), np.array([0.3], np.float32)),
+    (Loose(0, 1, (2,)), np.array([9, 0], np.float32)),
     (BOX, np.zeros(3)),  # of another shape, which is an error elsewhere
     *((make(), envs.draw(make(), np.random.default_rng(0))) for make in envs.SPACES.values()),
 ]
