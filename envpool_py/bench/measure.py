@@ -245,12 +245,12 @@ def busy_part(seconds: float) -> float | None:
         for pause in (seconds, 0.0):
             texts.append(Path("/proc/stat").read_text().partition("\n")[0])
             time.sleep(pause)
-    except OSError:
+        begun, ended = (np.array(text.split()[1:9], int) for text in texts)
+    except (OSError, ValueError):
         return None
-    begun, ended = (np.array(text.split()[1:9], int) for text in texts)
     ticks = ended - begun
-    idle = ticks[3] + ticks[4]  # those of waiting for a disk included
-    return float(1 - idle / max(ticks.sum(), 1))
+    busy = ticks.sum() - ticks[3] - ticks[4]  # without idle ones and those of waiting for a disk
+    return float(busy / max(ticks.sum(), 1))
 
 
 def _main() -> None:

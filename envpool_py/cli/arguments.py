@@ -131,13 +131,14 @@ def picture(path: str) -> str:
 
 def report(args: argparse.Namespace, facts: Any, show: Callable[[], object]) -> None:
     """Write the results to the file of ``--json``, and as text, unless JSON is on stdout."""
+    if args.json != "-":
+        show()  # first, because the file may fail
     if args.json:
         text = json.dumps(facts, indent=1) + "\n"
         if args.json == "-":
             sys.stdout.write(text)
-            return
-        Path(args.json).write_text(text, encoding="utf-8")
-    show()
+        else:
+            Path(args.json).write_text(text, encoding="utf-8")
 
 
 _COUNT = {"type": at_least(1), "metavar": "N"}

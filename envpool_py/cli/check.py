@@ -59,7 +59,11 @@ def _show(stage: str, findings: list[Finding] | None) -> None:
     # Elsewhere than on a terminal, each finding is one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     wrapper = TextWrapper(
-        width, initial_indent=indent, subsequent_indent=indent, break_long_words=False
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     texts = [f"{level}: {message}" for level, message in findings] or ["ok"]
     print("\n".join(map(wrapper.fill, texts)).removeprefix(indent), flush=True)  # noqa: T201

@@ -203,11 +203,16 @@ def _collect(
         return 1
     finally:
         seconds = time.perf_counter() - started
-        facts |= {"episodes": len(returns), "steps": sum(lengths), "returns": returns}
-        facts |= {"lengths": lengths, "seconds": seconds}
-        facts["steps_per_second"] = collector.num_steps / max(seconds, 1e-9)
-        facts["rows_per_batch"] = collector.num_rows / max(collector.num_batches, 1)
-        facts["restarts"] = int(collector.pool.restarts.sum())
+        facts |= {  # at once: a second Ctrl-C must not leave a part
+            "episodes": len(returns),
+            "steps": sum(lengths),
+            "returns": returns,
+            "lengths": lengths,
+            "seconds": seconds,
+            "steps_per_second": collector.num_steps / max(seconds, 1e-9),
+            "rows_per_batch": collector.num_rows / max(collector.num_batches, 1),
+            "restarts": int(collector.pool.restarts.sum()),
+        }
     return 0
 
 

@@ -168,6 +168,8 @@ class _Column:
     def take(self, env_id: int, start: int, stop: int) -> Any:
         part = np.concatenate([*self.aside[env_id], self.block[start:stop]])
         self.aside[env_id].clear()
+        if self._leaf.dtype is None:
+            self.block[start:stop] = None  # holds no objects of episodes that have ended
         return part if self._leaf.dtype is not None else stack_objects(list(part), self._leaf)
 
 

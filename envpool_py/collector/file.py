@@ -198,10 +198,11 @@ class EpisodeWriter:
             arrays[name] = spaces.fit(flags, (steps,), np.dtype(bool), env + name, own)
         extras = {f"extras/{escaped(name)}": value for name, value in episode.extras.items()}
         for name, value in {"rewards": episode.rewards, **extras}.items():
-            first = np.asarray(value)
-            shape, dtype = first.shape[1:], first.dtype if name in extras else np.dtype(float)
             if name in self._columns:
                 shape, dtype = self._columns[name].shape, self._columns[name].dtype
+            else:
+                first = np.asarray(value)
+                shape, dtype = first.shape[1:], first.dtype if name in extras else np.dtype(float)
             arrays[name] = spaces.fit(value, (steps, *shape), dtype, env + name, own)
         try:
             infos = plain_codec.encode(list(episode.infos)) if episode.infos else b""
@@ -319,7 +320,7 @@ def check_path(path: str | os.PathLike[str], *, append: bool = False) -> None:
 def _has_episodes(folder: Path) -> bool:
     try:
         return len(read_folder(folder, mmap=True)) > 0
-    except (OSError, ValueError):
+    except (OSError, ValueError, LookupError, TypeError):
         return True  # a damaged one may have some
 
 

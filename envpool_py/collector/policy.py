@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -113,7 +113,7 @@ class RandomPolicy:
                 raise ValueError(f"env {i} declares no action space, so no action can be drawn")
             # A stream of its own: with the env's seed it would repeat what the env itself draws.
             state = np.random.SeedSequence(seed, spawn_key=(i,)).generate_state(1, np.uint64)
-            self._actions.append(_draw(space, int(state[0])))
+            self._actions.append(_Actions(space, int(state[0])))
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:  # noqa: ARG002
         """Draw ``k`` actions.
@@ -122,12 +122,19 @@ class RandomPolicy:
             obs: not used.
             env_ids: ``(k,)``.
         """
-        return [next(self._actions[i]) for i in env_ids]
+        return [self._actions[i].take() for i in env_ids]
 
 
-def _draw(space: gym.Space[Any], seed: int) -> Iterator[Any]:
-    """Draw actions indefinitely, many at a time, which is faster."""
-    batched = batch_space(space, _DRAWN)
-    batched.seed(seed)
-    while True:
-        yield from iterate(batched, batched.sample())
+class _Actions:
+    """The actions of an env, drawn many at a time, which is faster."""
+
+    def __init__(self, space: gym.Space[Any], seed: int) -> None:
+        self._space = batch_space(space, _DRAWN)
+        self._space.seed(seed)
+        self._left: list[Any] = []  # the next one last
+
+    def take(self) -> Any:
+        """Return the next action."""
+        if not self._left:
+            self._left = [*iterate(self._space, self._space.sample())][::-1]
+        return self._left.pop()

@@ -128,10 +128,12 @@ class RolloutBuffer(OpenRows):
     def finish(self) -> Rollout:
         """Return the rollout."""
         assert self._rewards is not None  # noqa: S101 - each rollout has a step
-        rows: NDArray[np.intp] = np.arange(self._total)
+        rows: Any = slice(self._total)  # no copy
+        slots: Sequence[int] = range(self._total)
         shape: tuple[int, ...] = (self._num_steps, self._num_envs)
         if not self._equal:
             rows, shape = np.argsort(self._env[: self._total], kind="stable"), (self._total,)
+            slots = rows.tolist()
 
         def shaped(column: NDArray[Any]) -> Any:
             return column.reshape(*shape, *column.shape[1:])
@@ -144,7 +146,7 @@ class RolloutBuffer(OpenRows):
 
         *obs, infos, starts = self._seen
         terminated, truncated, env_error = (shaped(flag[rows]) for flag in self._flags)
-        finals = [self._final[slot] for slot in rows.tolist() if slot in self._final]
+        finals = [self._final[slot] for slot in slots if slot in self._final]
         of_obs, of_action = self._layouts
         return Rollout(
             obs=tree(of_obs, obs),

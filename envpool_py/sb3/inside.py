@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py.env.wrapper_layers import layers_of, lookup
+from envpool_py.env.wrapper_layers import layers_of
 
 _OURS, _THEIRS = "envpool_py.sb3.", "stable_baselines3."
 
@@ -47,7 +47,8 @@ def has_attribute(env: Any, name: str) -> bool:
 
 def call_method(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call the method of the outermost layer that has it."""
-    return lookup(env, name)(*args, **kwargs)
+    method = env.get_wrapper_attr(name) if isinstance(env, gym.Env) else getattr(env, name)
+    return method(*args, **kwargs)
 
 
 def _full_name(cls: type[Any]) -> str:

@@ -134,7 +134,8 @@ class ProcessHost:
         exit: how the process ended; None while it runs, "" before it was started.
         ended: whether the process has ended and its end was not handled yet.
         restart_begun: whether the process was restarted, and recovery has not handled that yet.
-        deadline: the time at which it is killed if it still makes an env; infinity: never.
+        deadline: the time at which it is killed if it still makes an env, or is ``disconnected``:
+            has closed its connection; infinity: never.
         kill_reason: why the pool killed it; None if it did not.
         start_error: the error of an env_fn.
         stack: the user's line and the env's frames at which the process has ended.
@@ -168,7 +169,7 @@ class ProcessHost:
         self.start_error: EnvError | None = None
         self.kill_reason: str | None = None
         self.stack = "", ""
-        self.deadline, self.sent = math.inf, 0
+        self.deadline, self.sent, self.disconnected = math.inf, 0, False
         self._launch()
         if again:
             self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
@@ -259,7 +260,7 @@ class ProcessHost:
             self._poller.watch(stream.fd, self._on_event, write=True)
 
     def _on_event(self, fd: int, events: int) -> bool:
-        """Handle an event of the connection, or the end of the process; return ``ended``."""
+        """Handle an event; return whether the process has ended, or has closed its connection."""
         if fd == self._death_fd:
             self.ended = True
             return True
@@ -267,10 +268,10 @@ class ProcessHost:
             self._poller.watch(fd, self._on_event)
         self.read()
         if self.stream.ended:
-            self.ended |= file_descriptors.is_readable(self._death_fd, DISCONNECTED_FOR)
-            if not self.ended:
-                self.end("it closed its connection to the pool")
-        return self.ended
+            self._poller.forget(fd)  # else every poll would report it
+            self.disconnected = True
+            self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
+        return bool(self.stream.ended)
 
     def read(self) -> bool:
         """Handle the items that have arrived; return whether there were any."""
@@ -345,8 +346,11 @@ class ProcessHost:
 
     def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
         """Kill the process of these envs; return an error for each, with the stack of a thread."""
-        line, stack = self._stack_of(thread)
-        self.end(f"{errors.name_ids(ids)} {fact}")
+        line, stack = "", ""
+        try:
+            line, stack = self._stack_of(thread)
+        finally:
+            self.end(f"{errors.name_ids(ids)} {fact}")
         text = f"{fact}{line}; its {self.name} {self.killed}"
         return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
 
@@ -359,8 +363,8 @@ class ProcessHost:
         if self.ended and self.exit is None:
             while self.read():
                 pass
-            how = self._free()
             self.deadline = math.inf
+            how = self._free()
             # Last, so that all of this is repeated after an interrupt.
             self.exit = self.kill_reason or how
         return self.ended
@@ -369,21 +373,21 @@ class ProcessHost:
         """Kill the children of an ended process, close its descriptors; return how it ended."""
         if self.stacks >= 0:
             self.stack = watchdog.read_stack(self.stacks)
-        exitcode = None
-        with contextlib.suppress(ValueError):  # it does not end, or this is called again
-            self.signal(KILL)  # before the join lets the system reuse the pid
-            self.process.join(5)
-            exitcode = self.process.exitcode
-            self.process.close()
+        self.signal(KILL)  # before the join lets the system reuse the pid
         self._close_descriptors()
+        self.process.join(5)
         self._finalizer.cancel()
-        return errors.name_exit(exitcode)
+        how = errors.name_exit(self.process.exitcode)
+        self.exit = self.kill_reason or how  # first: a closed process takes no signal
+        with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
+            self.process.close()
+        return how
 
     def _close_descriptors(self) -> None:
         for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
             fd: int = getattr(owner, name)
-            setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
             self._poller.forget(fd)
+            setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
             file_descriptors.release(fd)
 
     def death_of(self, i: int) -> WorkerDiedError:

@@ -238,7 +238,9 @@ class Supervisor:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
         now = time.monotonic()
         for host in self.hosts:
-            if host.deadline <= now:
+            if host.deadline <= now and host.disconnected:
+                host.end("it closed its connection to the pool")
+            elif host.deadline <= now:
                 i = next(i for i in host.ids if i not in host.spaces)
                 limit = self._options.step_timeout or process_host.SLOW_START
                 fact = f"did not return from env_fn within {limit:g} seconds"

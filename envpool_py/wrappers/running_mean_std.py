@@ -55,7 +55,7 @@ class RunningMeanStd:
                 raise ValueError(f"{name}: got {value}, but it must not be negative")
         center, deviation = np.broadcast_arrays(mean, std)
         self.mean = np.array(center, np.float64)
-        self.var = np.array(np.square(deviation, dtype=np.float64))
+        self.var = np.square(np.array(deviation, np.float64))
         self.count = count
         self.clip_max = clip_max
         self.eps = epsilon

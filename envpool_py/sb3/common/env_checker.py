@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from envpool_py.env.spaces import map_tree
 from envpool_py.env.validation import OLD_GYM
-from envpool_py.sb3.common.preprocessing import is_image_space_channels_first, parts_of
+from envpool_py.sb3.common.preprocessing import parts_of
 
 #: Spaces that no policy supports; their observations are not checked.
 _UNSUPPORTED = (spaces.Sequence, spaces.Graph, spaces.OneOf)
@@ -149,7 +149,10 @@ def _doubts_of_obs(name: str, space: spaces.Box) -> Iterator[str]:
         yield f"{image} dtype is {space.dtype}, and image policies take uint8"
     if (space.low != 0).any() or (space.high != 255).any():
         yield f"{image} its bounds are not 0 and 255, by which image policies scale it"
-    if min(shape[1:] if is_image_space_channels_first(space) else shape[:2]) < 36:
+    smallest = shape.index(min(shape))
+    if smallest == 1:
+        yield f"{image} the second dimension is the smallest; channels are taken to be the last"
+    if min(shape[1:] if smallest == 0 else shape[:2]) < 36:
         yield f"{image} it is smaller than 36x36, which the usual image policy needs"
 
 
