@@ -82,7 +82,7 @@ class Stream:
             sent.extend(map(os.write, (self.fd,), (data[sum(sent) :],)))
         except BlockingIOError:
             pass
-        except ConnectionError:  # the process has ended; ``_on_event`` handles that
+        except OSError:  # the process has ended; ``_on_event`` handles that, or has in part
             data = b""
         self.outbox = data[sum(sent) :], []
         return not self.outbox[0]
@@ -250,7 +250,7 @@ class ProcessHost:
         if len(data) <= messages.ATOMIC and not waiting:  # the system does not split it
             try:
                 data = data[os.write(stream.fd, data) :]
-            except (BlockingIOError, ConnectionError):
+            except OSError:
                 pass  # as in ``flush``
             else:
                 if not data:

@@ -1,6 +1,7 @@
 """A signal handler that raises, at any moment of any call, leaves the pool usable and truthful."""
 
 import collections
+import contextlib
 import functools
 import itertools
 import os
@@ -15,9 +16,18 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import envpool_py
-from envpool_py import EnvError
+from envpool_py import EnvError, WorkerDiedError
 from tests.faults import helpers
-from tests.faults.helpers import BROKEN, EACH, goes_on, handling, raising, reset_pool, signalling
+from tests.faults.helpers import (
+    BROKEN,
+    EACH,
+    GOOD,
+    goes_on,
+    handling,
+    raising,
+    reset_pool,
+    signalling,
+)
 from tests.support import envs
 from tests.support.helpers import wait_until_blocked
 from tests.support.places import PLACES
@@ -96,17 +106,20 @@ def test_a_signal_handler_raises_while_a_message_waits_or_is_written(beside):
 SHORT = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
 
 
-def each_moment(call, files=("",), *, opcodes=0, visits=10**9, kind=KeyboardInterrupt):
+def each_moment(call, files=("",), *, opcodes=0, visits=10**9, kind=KeyboardInterrupt, without=()):
     """Interrupt a call at each line, or at each ``opcodes``-th opcode, in files of the package.
 
     There a signal handler raises, and what it raises must come out; then the test may look. A line
-    counts for as many visits. The end is a call that is not interrupted.
+    counts for as many visits, and none in the functions ``without``. The end is a call that is not
+    interrupted.
     """
     counted, pid = tuple(str(PACKAGE / file) for file in files), os.getpid()
 
     def trace(frame, event, arg):  # noqa: ARG001 - of a tracer
         nonlocal left
         if not frame.f_code.co_filename.startswith(counted) or os.getpid() != pid:
+            return None
+        if frame.f_code.co_name in without:
             return None
         frame.f_trace_opcodes = opcodes > 0
         if event == ("opcode" if opcodes else "line"):
@@ -180,6 +193,25 @@ def test_a_restart_may_be_interrupted_at_any_line():
             pool.reset()
             steps = [pool.step([0, 0])[0][1].tolist() for _ in range(2)]
             assert steps == [[1, 0, 1], [1, 1, 0]], "it has forgotten the options of the pool"
+
+
+@pytest.mark.slow
+def test_the_end_of_a_process_may_be_interrupted_at_any_line():
+    # The fixture of all tests sees what is left.
+    def die():
+        with contextlib.suppress(WorkerDiedError):
+            pool.step(["", "os._exit", ""])
+
+    files = "worker/process_host.py", "engine/flight.py"
+    with reset_pool("shmem-fork") as pool:
+        # An interrupt while a descriptor is closed may leave it open.
+        for _ in each_moment(die, files, visits=1, without=["_close_descriptors"]):
+            try:
+                pool.get_env_attr("tag")  # it was interrupted before the request was sent
+            except WorkerDiedError as death:
+                assert "exited with code 37" in str(death)  # noqa: PT017 - it may raise or not
+            pool.reset()
+            pool.step(GOOD)
 
 
 @pytest.mark.slow
