@@ -7,8 +7,9 @@ The story of a failure, in the order of this file:
 2. In place of a lost step recovery sends the request ``lose``, whose row the executor of the new
    env writes: truncated, with the last observation. A reset that failed is sent again. An env that
    was lost while idle is sent such a request when the caller sends it the next one.
-3. ``run_jobs``, called whenever the engine waits, restarts the process of an env when its back-off
-   is over, and then sends its request, before which the executor gets options and position.
+3. ``run_jobs``, called whenever the engine waits for rows, restarts the process of an env when its
+   back-off is over, and then sends its request, before which the executor gets options and
+   position.
 4. The row is returned as any other row, and ``returned`` drops the record.
 
 So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``

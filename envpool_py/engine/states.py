@@ -1,7 +1,7 @@
 """The state of each env: a table with one row per env.
 
 An env is in flight from the moment a request is sent until its result is returned, and accepts no
-other request meanwhile. Every request has a token (``env.request``).
+other request meanwhile. Every request has a token (``env.tokens``).
 """
 
 from __future__ import annotations
