@@ -82,7 +82,7 @@ class Stream:
             sent.extend(map(os.write, (self.fd,), (data[sum(sent) :],)))
         except BlockingIOError:
             pass
-        except OSError:  # the process has ended; ``_on_event`` handles that, or has in part
+        except ConnectionError:  # the process has ended; ``_on_event`` handles that
             data = b""
         self.outbox = data[sum(sent) :], []
         return not self.outbox[0]
@@ -242,7 +242,7 @@ class ProcessHost:
 
     def write(self, data: bytes) -> None:
         """Send a message; bytes that the process does not accept at once are sent later."""
-        if self.exit is not None:
+        if self.exit is not None or self.stream.fd < 0:  # an interrupt may come between the two
             return
         stream = self.stream
         self.sent += 1
@@ -250,7 +250,7 @@ class ProcessHost:
         if len(data) <= messages.ATOMIC and not waiting:  # the system does not split it
             try:
                 data = data[os.write(stream.fd, data) :]
-            except OSError:
+            except (BlockingIOError, ConnectionError):
                 pass  # as in ``flush``
             else:
                 if not data:
