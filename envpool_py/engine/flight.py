@@ -172,9 +172,9 @@ class Flight:
         chunks, supervisor, seconds = self.arrivals.chunks, self.hosts.supervisor, left
         if supervisor is not None:
             missing, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
-        for host in self.hosts.local:  # at most one
-            if not host.run(chunks, missing, seconds, wanted):
-                return False
+        (host,) = self.hosts.local  # there is never more than one
+        if not host.run(chunks, missing, seconds, wanted):
+            return False
         if supervisor is not None and self.publish_early:
             supervisor.poller.collect(chunks)
         if supervisor is not None and supervisor.timed:
@@ -258,8 +258,8 @@ class Flight:
     def _lose(self, i: int, error: EnvError) -> bool:
         """Env ``i`` is lost, with its request in flight, if any; whether recovery handles that."""
         asked, in_flight = i in self.replies, self.states.in_flight()[i]
-        if asked:  # in flight too if recovery asks
-            self.replies[i] = self.replies[i] or error
+        if asked and self.replies[i] is None:  # in flight too if recovery asks
+            self.replies[i] = error
         unanswered = in_flight and not asked and i not in self.arrivals.ids()
         if unanswered:
             self.positions.mark_unanswered(i)

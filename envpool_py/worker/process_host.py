@@ -309,7 +309,8 @@ class ProcessHost:
                 self.kill(_UNREADABLE)
                 return self.death_of(i)
         status, data = self.items.pop(key)[1]
-        return self._unpack(i, status, data, kind) or self.death_of(i)
+        found = self._unpack(i, status, data, kind)
+        return self.death_of(i) if found is None else found  # an error may be false: `__len__`
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:
         """Return the value, or the EnvError, in an item of env ``i``.

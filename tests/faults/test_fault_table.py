@@ -24,7 +24,7 @@ from tests.support.helpers import wait_until
 from tests.support.places import slow
 
 # The exceptions of whose classes the error is an instance too, and those that arrive as text only.
-ORDINARY = ("value", "slot", "memory", "recursion", "os")
+ORDINARY = ("value", "empty", "slot", "memory", "recursion", "os")
 TEXT_ALONE = ("unpicklable", "two-argument")
 
 RAISES = [

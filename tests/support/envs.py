@@ -432,8 +432,16 @@ class SlotError(ValueError):
         self.code = code
 
 
+class EmptyError(ValueError):
+    """Is false, because its length is 0."""
+
+    def __len__(self):
+        return 0
+
+
 RAISE = {
     "value": lambda: ValueError("boom"),
+    "empty": lambda: EmptyError("boom"),
     "slot": lambda: SlotError("boom", code=9),
     "unpicklable": lambda: UnpicklableError("boom"),
     "two-argument": lambda: TwoArgumentError(1, 2),
