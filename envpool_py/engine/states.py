@@ -30,7 +30,7 @@ _WHY_RESET = {
 }
 
 _ALL_READY = bytes([READY])
-_LONGEST_LOG = 2048
+_LONGEST_LOG = 1024  # two entries for each batch that is sent or returned
 
 
 class States:
