@@ -22,6 +22,9 @@ with --strict, a warning.
 example: envpool-py check mine.py:MyEnv --env-kwarg size=3
 """
 
+#: Columns for the name of a stage.
+_INDENT = 19
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_env(parser)
@@ -53,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
 def _show(stage: str, findings: list[Finding] | None) -> None:
     """Write the name of a stage that begins, or the findings of one that has ended."""
     if findings is None:
-        print(f"{stage:<19}", end="", flush=True)  # noqa: T201
+        print(f"{stage:<{_INDENT}}", end="", flush=True)  # noqa: T201
         return
-    indent = " " * 19
+    indent = " " * _INDENT
     # Elsewhere than on a terminal, each finding is one line.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     wrapper = TextWrapper(
