@@ -135,29 +135,6 @@ def naming_env(env_id: int, request: str) -> Iterator[None]:
         raise env_error(error, env_id, request) from error
 
 
-def from_signal_handler(exception: BaseException) -> bool:
-    """Whether a signal handler of this program raised the exception, not an env."""
-    codes = {
-        getattr(handler, "__code__", getattr(type(handler).__call__, "__code__", None))
-        for handler in map(signal.getsignal, signal.valid_signals())
-        if callable(handler)
-    }
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(exception.__traceback__))
-
-
-def ordinary(*kinds: type[BaseException]) -> tuple[type[BaseException], ...]:
-    """Return the classes for an ``except`` around code of users: none if a signal handler raised.
-
-    ``except ordinary(TypeError) as error:`` catches a TypeError of the code in the ``try`` block,
-    and lets that of a signal handler, which may run at any line, pass. Default: ``Exception``.
-    """
-    error: Any = sys.exc_info()[1]
-    # An error of C code that the block itself calls has no deeper frame; a handler has one.
-    if error.__traceback__.tb_next is not None and from_signal_handler(error):
-        return ()
-    return kinds or (Exception,)
-
-
 def describe(exception: BaseException) -> str:
     """Return ``ValueError: boom``, even if the exception's ``__str__`` raises."""
     name = type(exception).__qualname__

@@ -36,7 +36,8 @@ from envpool_py.env.common_spec import common_spec
 from envpool_py.env.request import Request
 from envpool_py.env.validation import warn_of_rows
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, combine, from_signal_handler
+from envpool_py.errors import EnvError, combine
+from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
 from envpool_py.worker.host_group import HostGroup
 
@@ -263,7 +264,7 @@ class Engine:
 
     def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
         """Cancel the requests of a call that raised, if an interrupt was the reason."""
-        if isinstance(error, EnvError) and not from_signal_handler(error):
+        if isinstance(error, EnvError) and not is_interrupt(error):
             return
         self.flight.cancel(ids)
         ready = ids[self.states.state[ids] == READY]

@@ -11,7 +11,7 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.spaces import Array, Leaf
-from envpool_py.errors import ordinary
+from envpool_py.interrupts import ordinary
 
 Write: TypeAlias = "Callable[[int, Any], object]"
 

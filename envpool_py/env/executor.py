@@ -23,7 +23,8 @@ from envpool_py.env.block import Position
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
-from envpool_py.errors import from_signal_handler, warn
+from envpool_py.errors import warn
+from envpool_py.interrupts import is_interrupt
 from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
@@ -253,7 +254,7 @@ class Executor:
 
     def postpone(self, error: BaseException) -> None:
         """Raise the error of an automatic reset in the next step; raise an interrupt at once."""
-        if interrupts(error):
+        if is_interrupt(error):
             raise error
 
         def raise_late() -> Row:
@@ -319,7 +320,7 @@ class Executor:
             result = (self.env.reset if is_plain else self._instrumented_reset)(**kwargs)
         except BaseException as error:
             # The reset has reached the env, so it counts, as it would in a worker process.
-            if interrupts(error):
+            if is_interrupt(error):
                 self._root, self.position = root, (episode, False)
             if (
                 type(error) is TypeError
@@ -428,11 +429,6 @@ def claim_instance(env: Any, i: int, claimed: dict[int, int]) -> None:
         raise ValueError(
             f"it returned the instance that env {first} has; every env_fn must make its own"
         )
-
-
-def interrupts(error: BaseException) -> bool:
-    """Whether an error is an interrupt, not an error of an env: Ctrl-C or of a signal handler."""
-    return isinstance(error, KeyboardInterrupt) or from_signal_handler(error)
 
 
 def reward_shape(space: Any) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.errors import ordinary
+from envpool_py.interrupts import ordinary
 
 Array: TypeAlias = "NDArray[Any]"
 

@@ -11,7 +11,8 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py.env import spaces
-from envpool_py.errors import name_ids, ordinary, warn
+from envpool_py.errors import name_ids, warn
+from envpool_py.interrupts import ordinary
 
 #: The rows that are checked: of resets, of steps, of steps after the end of an episode.
 ON_RESET, ON_STEP, AFTER_END = "reset", "step", "over"

@@ -25,8 +25,9 @@ from envpool_py.engine.states import INTERRUPTED
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, as_columns, layout_of, map_tree, objects, snapshot
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
+from envpool_py.errors import EnvError, closed_on_error, name_ids
 from envpool_py.gymnasium.infos import combine_rows
+from envpool_py.interrupts import is_interrupt
 from envpool_py.options import NEXT_STEP, autoreset_mode_of
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
@@ -299,7 +300,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         try:
             result = self._guarded(take, None if timeout is None else max(timeout, _LOOK))
         except TimeoutError as error:
-            if timeout is None or isinstance(error, EnvError) or from_signal_handler(error):
+            if timeout is None or isinstance(error, EnvError) or is_interrupt(error):
                 raise
             self._late = self._pending is not None
             text = f"The call to `{call}_wait` has timed out after {timeout} second(s)."

@@ -17,7 +17,8 @@ from typing import Any, TypeVar, cast
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
-from envpool_py.errors import EnvError, from_signal_handler
+from envpool_py.errors import EnvError
+from envpool_py.interrupts import is_interrupt
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CLOSED = "{} was closed while a call was under way"
@@ -53,7 +54,7 @@ def one_at_a_time(method: F) -> F:
             return result  # noqa: TRY300
         except Exception as error:
             consequence = self.is_closed and not isinstance(error, ClosedEnvironmentError)
-            if consequence and not from_signal_handler(error):
+            if consequence and not is_interrupt(error):
                 raise ClosedEnvironmentError(_CLOSED.format(type(self).__name__)) from error
             if isinstance(error, EnvError):  # a user needs no frames of this package
                 raise error.with_traceback(None)  # noqa: B904 - it keeps its cause

@@ -20,11 +20,12 @@ from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Beside, Block
-from envpool_py.env.executor import EnvSpaces, Executor, interrupts
+from envpool_py.env.executor import EnvSpaces, Executor
 from envpool_py.env.request import Request
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.env.tokens import ASK, ID_MASK
 from envpool_py.errors import EnvError, env_error
+from envpool_py.interrupts import is_interrupt
 from envpool_py.worker.host import Send
 
 
@@ -70,7 +71,7 @@ class InlineHost:
         self._beside[token & (ID_MASK | ASK)] = values
 
     def _keep_error(self, token: int, kind: str, error: BaseException) -> None:
-        if interrupts(error):
+        if is_interrupt(error):
             raise error
         if self._closed:
             raise ClosedEnvironmentError("the pool was closed meanwhile; make a new pool") from None

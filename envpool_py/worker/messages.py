@@ -18,7 +18,7 @@ from typing import Any, cast
 import cloudpickle
 
 from envpool_py.env.tokens import pack_token
-from envpool_py.errors import ordinary
+from envpool_py.interrupts import ordinary
 
 HEADER = struct.Struct("=qq")
 TOKENS, TOKENS_EARLY, REQUESTS, ATTACH, CLOSE = range(5)

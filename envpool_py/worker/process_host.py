@@ -35,7 +35,8 @@ from envpool_py.env.block import Block
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
 from envpool_py.env.tokens import ASK, ID_MASK, RESET
-from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, ordinary
+from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py.interrupts import ordinary
 from envpool_py.worker import file_descriptors, messages, watchdog, worker_loop
 from envpool_py.worker.host import Send
 from envpool_py.worker.poller import Poller

@@ -31,7 +31,8 @@ import numpy as np
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
+from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
+from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
 from envpool_py.worker import file_descriptors, messages, process_host, worker_loop
 from envpool_py.worker.cores_and_threads import usable_cores

@@ -1,0 +1,135 @@
+"""Interrupts: exceptions that signal handlers raise, Ctrl-C's KeyboardInterrupt included.
+
+Python calls a signal handler between any two bytecodes of the main thread. So an interrupt may come
+out of any line: of an env, where it must not be taken for an error of the env, and of this package,
+where lines that belong together run within ``deferred``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import os
+import signal
+import sys
+import threading
+import traceback
+from _signal import getsignal  # takes a hundredth of the time of the function in signal
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+_SIGNALS = sorted(signal.valid_signals())
+
+
+class _Deferral:
+    """The handler of all signals in a block: it notes them, and calls their handlers later."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._noted: list[int] = []
+        self._pid = os.getpid()
+        self._is_over = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        is_copy = self._pid != os.getpid()
+        if is_copy and signum == signal.SIGINT:
+            return  # a worker process that is not in its own process group yet
+        if is_copy or self._is_over:
+            self._handlers[signum](signum, frame)
+        else:
+            self._noted.append(signum)
+
+    def begin(self) -> None:
+        for signum in _SIGNALS:
+            handler = getsignal(signum)
+            if callable(handler) and not isinstance(handler, _Deferral):
+                self._handlers[signum] = handler
+                signal.signal(signum, self)
+
+    def end(self) -> None:
+        """Restore the handlers, call those of the noted signals, and raise their first error."""
+        # From the next line on a handler may raise at any line.
+        self._is_over = True
+        errors: list[BaseException] = []
+        restored = 0
+        signums = list(self._handlers)
+        while restored < len(signums) or self._noted:
+            try:
+                if restored < len(signums):
+                    signum = signums[restored]
+                    if getsignal(signum) is self:  # else another was installed in the block
+                        signal.signal(signum, self._handlers[signum])
+                    restored += 1
+                else:
+                    signum = self._noted.pop(0)
+                    # The signal is not raised again: an event loop has been woken by it already.
+                    self._handlers[signum](signum, sys._getframe())  # noqa: SLF001 - see `is_interrupt`
+            except BaseException as error:  # noqa: BLE001 - of a handler
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+_deferrals: list[_Deferral] = []  # at most one
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Run no signal handler of Python within the block; those of signals in it run after it.
+
+    For blocks that end within a bounded time and call no code of users. Handlers only run in the
+    main thread, so the block does nothing in other threads, nor within another such block. It takes
+    20 to 40 µs: too long for the path of every step.
+    """
+    if _deferrals or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    deferral = _Deferral()
+    try:
+        _deferrals.append(deferral)
+        deferral.begin()
+        yield
+    finally:
+        _deferrals.clear()
+        deferral.end()
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether a signal handler raised this exception, Python's own for Ctrl-C included.
+
+    A frame of the traceback is that of a handler if it got a signal and the frame below it, which
+    the signal has interrupted. So a handler need not be installed any more.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    interrupted = itertools.chain([frames[0].f_back if frames else None], frames)
+    return any(_is_handler(*pair) for pair in zip(frames, interrupted, strict=False))
+
+
+def _is_handler(frame: FrameType, interrupted: FrameType | None) -> bool:
+    """Whether the frame has got a signal and ``interrupted`` as arguments, maybe after others."""
+    code, values = frame.f_code, frame.f_locals
+    given: list[Any] = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if code.co_flags & inspect.CO_VARARGS:
+        name = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+        given += values.get(name) or ()
+    return interrupted is not None and any(
+        later is interrupted and isinstance(signum, int) and signum in _SIGNALS
+        for signum, later in itertools.pairwise(given)
+    )
+
+
+def ordinary(*kinds: type[BaseException]) -> tuple[type[BaseException], ...]:
+    """Return the classes for an ``except`` around code of users: none for an interrupt.
+
+    ``except ordinary(TypeError) as error:`` catches a TypeError of the code in the ``try`` block,
+    and lets that of a signal handler, which may run at any line, pass. Default: ``Exception``.
+    """
+    error: Any = sys.exc_info()[1]
+    # An error of C code that the block itself calls has no deeper frame; a handler has one.
+    if error.__traceback__.tb_next is not None and is_interrupt(error):
+        return ()
+    return kinds or (Exception,)
