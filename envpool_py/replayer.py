@@ -122,7 +122,7 @@ class _Env:
     def next_position(self, request: Request | None, info: Iterable[str] = ()) -> tuple[int, int]:
         """Return the position after a request; ``info``: of its row, has ``is_reset`` if needed."""
         episode, step = self.position
-        if request is None or request.kind == "lose":
+        if request is None or request.kind == "lost_step":
             return self.position
         is_step = request.kind == "step" and "is_reset" not in info
         return (episode, step + 1) if is_step else (episode + 1, 0)
@@ -244,7 +244,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
         elif kind == file_format.REQUESTS:
             request = Request(*entry)
-            if request.kind == "lose":
+            if request.kind == "lost_step":
                 request = request._replace(args=(self._engine.batches.last_obs(i),))
             self._pending[i] = request
         elif kind == file_format.CANCELLED:
@@ -316,7 +316,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 env = Selection(np.array([i]))
                 if request.kind == "step":
                     self._engine.send_steps(env, request.args)
-                elif request.kind == "lose":
+                elif request.kind == "lost_step":
                     self._engine.flight.send(env, STEPPING, [request])
                 else:
                     self._engine.claim_reset(env.ids)  # a cancelled step may have ended its process
@@ -346,7 +346,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             how = self._difference(batch, n, i, row)
             if how is not None:
                 raise self._differs(i, how, env.position)
-            if "final_obs" in info and requests[i].kind in ("step", "lose"):
+            if "final_obs" in info and requests[i].kind in ("step", "lost_step"):
                 env.position = env.position[0] + 1, 0
             self._recreate(i)
         return batch

@@ -13,8 +13,8 @@ Invariants:
 
 * an env that raised is no longer in flight; the results that came with its error are kept, and
   returned by the next call that fetches, or dropped by a reset;
-* an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests, and those envs
-  then accept no step before a reset;
+* an interrupted ``step`` or ``reset`` (Ctrl-C, a signal handler that raises) cancels its requests,
+  and those envs then accept no step before a reset. An interrupted wait of ``fetch`` keeps them;
 * every request to an env whose process has ended raises the same error at once, unless
   ``engine.recovery`` handles it.
 """
@@ -22,16 +22,19 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Container, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from envpool_py import interrupts
 from envpool_py.engine.batches import Batches
+from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
+from envpool_py.engine.recovery import Recovery
 from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
-from envpool_py.env.block import BESIDE, FINAL, OVER, Beside, StepResult
+from envpool_py.env.block import FINAL, OVER, Beside, StepResult
 from envpool_py.env.common_spec import common_spec
 from envpool_py.env.request import Request
 from envpool_py.env.validation import warn_of_rows
@@ -41,6 +44,7 @@ from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
 from envpool_py.worker.host_group import HostGroup
 
+T = TypeVar("T")
 _NO_MARK = bytes(1)
 
 
@@ -74,6 +78,9 @@ class Engine:
             self.block = hosts.attach(spec._replace(measured=pool.measure))
             flight.attach(self.block)
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
+            self.recovery = flight.recovery = Recovery(
+                flight, self.batches, options, self.env_spaces
+            )
         except BaseException:
             self.close()
             raise
@@ -94,7 +101,7 @@ class Engine:
             infos = self.batches.bare_infos(envs.ids.tolist())
             return self.fetch(envs, infos)
         except BaseException as error:
-            self._cancel_interrupted(envs.ids, error, sent=sent)
+            self._end_failed_call(envs.ids, error, sent=sent)
             raise
 
     def reset(self, envs: Selection, requests: Sequence[Request]) -> StepResult:
@@ -105,7 +112,7 @@ class Engine:
             sent = True
             return self.fetch(envs, resets=False)
         except BaseException as error:
-            self._cancel_interrupted(envs.ids, error, sent=sent)
+            self._end_failed_call(envs.ids, error, sent=sent)
             raise
 
     def send_steps(self, envs: Selection, actions: Any) -> None:
@@ -113,21 +120,16 @@ class Engine:
         self._send_steps(envs, actions)
 
     def _send_steps(self, envs: Selection, actions: Any) -> None:
-        if self.flight.recovery.failed:
-            try:
-                envs, actions = self.flight.recovery.take_steps(envs, actions)
-            except BaseException:
-                self.flight.cancel(envs.ids)
-                raise
-        stored = self.block.put_actions(envs, actions)
-        ids = envs.ids
-        requests = None
-        if not stored:
-            actions = spaces.list_actions(self.block.spec.action, actions, ids.tolist())
+        rest, replaced, requests = envs, dict[int, Request](), None
+        if self.recovery.failed:
+            listed = envs.ids.tolist()
+            if replaced := self.recovery.in_place_of_steps(listed):
+                actions = spaces.list_actions(self.block.spec.action, actions, listed)
+                rest, actions = _without(replaced, envs, actions)
+        if not self.block.put_actions(rest, actions):
+            actions = spaces.list_actions(self.block.spec.action, actions, rest.ids.tolist())
             requests = [Request("step", (action,)) for action in actions]
-        if self.flight.recorder is not None:
-            self.flight.recorder.requests(ids, requests)
-        self.flight.send(envs, STEPPING, requests)
+        self._send(envs, rest, STEPPING, requests, replaced)
 
     def claim_reset(self, ids: IdArray) -> None:
         """Raise unless these envs accept a reset; drop their results that were left unread."""
@@ -139,16 +141,38 @@ class Engine:
 
     def send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         """Send a reset to each of these envs, which must accept one."""
-        self.flight.positions.mark_sent(envs.ids.tolist(), requests)
+        listed = envs.ids.tolist()
+        self.flight.positions.mark_sent(listed, requests)
+        rest, replaced = envs, self.recovery.in_place_of_resets(listed, requests)
+        if replaced:
+            rest, requests = _without(replaced, envs, requests)
+        self._send(envs, rest, RESETTING, requests, replaced)
+
+    def _send(
+        self,
+        envs: Selection,
+        rest: Selection,
+        state: int,
+        requests: Sequence[Request] | None,
+        replaced: Mapping[int, Request],
+    ) -> None:
+        """Send these envs their requests: ``replaced`` to those that failed, others to the rest.
+
+        ``requests`` None: steps, whose actions are in the block.
+        """
+        flight = self.flight
+        if flight.recorder is not None:
+            flight.recorder.requests(rest.ids, requests)
+        if requests is not None and state == RESETTING:
+            plain = not any(request.kwargs or request.error for request in requests)
+            requests = None if plain else requests
         try:
-            envs, requests = self.flight.recovery.take_resets(envs, requests)
+            if replaced:
+                self.recovery.send(state, replaced)
+            flight.send(rest, state, requests)
         except BaseException:
-            self.flight.cancel(envs.ids)
+            flight.cancel(envs.ids)
             raise
-        if self.flight.recorder is not None:
-            self.flight.recorder.requests(envs.ids, requests)
-        plain = not any(request.kwargs or request.error for request in requests)
-        self.flight.send(envs, RESETTING, None if plain else requests)
 
     def fetch(
         self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True
@@ -190,88 +214,101 @@ class Engine:
     ) -> StepResult | None:
         """Make a batch of the results of these envs, which have all arrived; see ``fetch``.
 
-        None if recovery handles an env that failed: its result is still to come. If EnvError is
-        raised, the results of the other envs are kept.
+        None if recovery handles an env that failed: its result is still to come. If this raises,
+        all results are kept, except after an interrupt of the last lines, from where on they count
+        as returned: it cancels them.
         """
-        flight, recovery, ids = self.flight, self.flight.recovery, envs.ids
+        flight, ids = self.flight, envs.ids
         if flight.closed:
             flight.refuse_if_closed()
+        marks = self.block.mark[envs.index]
+        marked: list[tuple[int, int]] = []
+        beside: dict[int, Beside] = {}
+        if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
+            marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
+            beside = flight.take_values(ids, marked)
+            errors = {i: found for i, found in beside.items() if isinstance(found, EnvError)}
+            if errors:
+                self._handle_errors(ids, errors)
+                return None
+            if beside:
+                warn_of_rows(beside, self.warned)
+        parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)
+        listed = ids.tolist()
+        if infos is None:
+            infos = self.batches.bare_infos(listed)
+        if marked:
+            self.batches.complete(infos, listed, marked, beside, resets=resets)
         try:
-            marks = self.block.mark[envs.index]
-            marked: list[tuple[int, int]] = []
-            beside: dict[int, Beside] = {}
-            if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
-                marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
-                if not self._take_beside(ids, marked, beside):
-                    return None
-            parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)
-            if infos is None:
-                infos = self.batches.bare_infos(ids.tolist())
-            if marked:
-                listed = ids.tolist()
-                self.batches.complete(infos, listed, marked, beside, resets=resets)
-                flight.positions.mark_returned(listed, marked)
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
+            if marked:
+                flight.positions.mark_returned(listed, marked)
+                flight.forget_values(listed)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
-            if recovery.enabled:
-                recovery.returned(ids, [int(ids[k]) for k, m in marked if m & (FINAL | OVER)])
+            if self.recovery.enabled:
+                self.recovery.returned(ids, [listed[k] for k, m in marked if m & (FINAL | OVER)])
             self.batch_ids = ids
             self.counts[0] += 1
             self.counts[1] += len(ids)
         except BaseException as error:
-            self._cancel_interrupted(ids, error)
+            self._end_failed_call(ids, error, sent=True)
             raise
         return obs, reward, terminated, truncated, infos
 
-    def _take_beside(
-        self, ids: IdArray, marked: list[tuple[int, int]], beside: dict[int, Beside]
-    ) -> bool:
-        """Take the values beside the rows of these envs; False if recovery handles an error."""
-        flight, recovery = self.flight, self.flight.recovery
-        errors: dict[int, EnvError] = {}
-        handled = False
-        for k, mark in marked:
-            if not mark & BESIDE:
-                continue
-            i = int(ids[k])
-            if i not in flight.beside:
-                kind = "reset" if self.states.state[i] == RESETTING else "step"
-                flight.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
-            found = flight.beside[i]
-            if not isinstance(found, EnvError):
-                beside[i] = found
-            elif recovery.handle(i, found, in_flight=True):
-                flight.forget_result(i)
-                handled = True
-            else:
-                errors[i] = found
-        if errors:
-            failed = np.array(list(errors), dtype=np.intp)
-            if flight.recorder is not None:
-                flight.recorder.failed(errors, raised=True)
-            for i in errors:
-                flight.forget_result(i)
-            self.states.mark_returned(Selection(failed), RAISED)
-            self.states.unread.update(np.setdiff1d(ids, failed).tolist())
-            raise combine(list(errors.values()))
-        if beside and not handled:
-            for i in beside:
-                flight.beside.pop(i, None)
-            warn_of_rows(beside, self.warned)
-        return not handled
+    def _handle_errors(self, ids: IdArray, errors: Mapping[int, EnvError]) -> None:
+        """Let recovery handle the errors in place of the results of these envs.
 
-    def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
-        """Cancel the requests of a call that raised, if an interrupt was the reason."""
-        if isinstance(error, EnvError) and not is_interrupt(error):
+        Raise those that it does not handle; the other results of ``ids`` are then unread.
+        """
+        flight, states = self.flight, self.states
+        with interrupts.deferred():
+            raised: dict[int, EnvError] = {}
+            for i, error in errors.items():
+                if int(states.tokens[i]) in flight.raised or not self.recovery.handle(
+                    i, error, in_flight=True
+                ):
+                    raised[i] = error
+            if not raised:
+                return
+            failed = Selection(np.array(list(raised), dtype=np.intp))
+            if flight.recorder is not None:
+                flight.recorder.failed(raised, raised=True)
+            for i in raised:
+                flight.drop_result(i)
+            states.mark_returned(failed, RAISED)
+            states.unread.update(i for i in ids.tolist() if i not in errors)
+        raise combine(list(raised.values()))
+
+    def _end_failed_call(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
+        """After a call for these envs has raised, cancel it if it was interrupted.
+
+        Else its results are kept: those of an EnvError, and of an error of a user's callback.
+        """
+        flight, states = self.flight, self.states
+        if not is_interrupt(error):
+            if sent and not isinstance(error, EnvError):
+                states.unread.update(ids[states.in_flight()[ids]].tolist())
             return
-        self.flight.cancel(ids)
-        ready = ids[self.states.state[ids] == READY]
-        if sent and len(ready):  # their rows were about to be returned
-            self.states.mark_cancelled(ready)
-            if self.flight.recorder is not None:
-                self.flight.recorder.cancelled(ready.tolist(), [True] * len(ready))
+        with interrupts.deferred():
+            flight.cancel(ids)
+            ready = ids[states.state[ids] == READY]
+            if sent and len(ready):  # their rows were about to be returned
+                states.mark_cancelled(ready)
+                if flight.recorder is not None:
+                    flight.recorder.cancelled(ready.tolist(), [True] * len(ready))
+
+    def ask(self, ids: IdArray, requests: Sequence[Request]) -> list[Any]:
+        """Send a request without a row to each of these envs; see ``env_method_calls.ask``."""
+        self.recovery.recreate_idle(ids.tolist())
+        return ask(self.flight, ids, requests)
+
+    def hold(self, ids: IdArray, requests: Sequence[Request]) -> Call:
+        """Return the same as a call to be sent and waited for; it holds all envs meanwhile."""
+        self.states.check_free(ids)
+        self.recovery.recreate_idle(ids.tolist())
+        return Call(self.flight, ids, requests, hold=True)
 
     def close(self) -> list[EnvError]:
         self.flight.stop()
@@ -281,3 +318,11 @@ class Engine:
             for name in ("block", "batches", "positions"):
                 vars(owner).pop(name, None)
         return errors
+
+
+def _without(
+    some: Container[int], envs: Selection, values: Sequence[T]
+) -> tuple[Selection, Sequence[T]]:
+    """Return these envs and their values without those of some envs."""
+    left = [k for k, i in enumerate(envs.ids.tolist()) if i not in some]
+    return Selection(envs.ids[left]), [values[k] for k in left]

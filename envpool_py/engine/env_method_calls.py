@@ -6,7 +6,8 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from envpool_py.engine.engine import Engine
+from envpool_py import interrupts
+from envpool_py.engine.flight import Flight
 from envpool_py.env.request import Request
 from envpool_py.env.tokens import ASK, GENERATION
 from envpool_py.env_ids import IdArray
@@ -14,18 +15,19 @@ from envpool_py.errors import EnvError, combine
 
 
 def ask(
-    engine: Engine, ids: IdArray, requests: Sequence[Request], *, observed: bool = True
+    flight: Flight, ids: IdArray, requests: Sequence[Request], *, observed: bool = True
 ) -> list[Any]:
     """Send a request to each of these envs, which must accept one, and return the replies.
 
-    EnvError if an env raised, or its process ended; no reset is needed.
+    ``observed``: a record holds the requests. EnvError if an env raised, or its process ended; no
+    reset is needed.
     """
-    call = Call(engine, ids, requests, observed=observed)
+    call = Call(flight, ids, requests, observed=observed)
     try:
         call.send()
         return call.wait()
     finally:
-        call.cancel()  # does nothing unless a signal handler raised before all replies came
+        call.cancel()  # does nothing unless an interrupt came before all replies
 
 
 class Call:
@@ -37,23 +39,19 @@ class Call:
 
     def __init__(
         self,
-        engine: Engine,
+        flight: Flight,
         ids: IdArray,
         requests: Sequence[Request],
         *,
         observed: bool = True,
         hold: bool = False,
     ) -> None:
-        if hold:
-            engine.states.check_free(ids)
-        self._engine, self._note = engine, None
-        if observed:
-            engine.flight.recovery.mend(ids)
-            if engine.flight.recorder is not None:
-                self._note = engine.flight.recorder.asks(ids.tolist(), requests)
+        self._flight, self._note = flight, None
+        if observed and flight.recorder is not None:
+            self._note = flight.recorder.asks(ids.tolist(), requests)
         self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
-        self._tokens = engine.states.tokens | ASK
-        self._messages = engine.hosts.prepare_requests(ids, self._tokens, requests)
+        self._tokens = flight.states.tokens | ASK
+        self._messages = flight.hosts.prepare_requests(ids, self._tokens, requests)
         self._hold = hold
         self._is_open = False  # True from ``send`` until the call has ended
         self.missing: set[int] = set(self._kinds)  # without a reply
@@ -61,8 +59,9 @@ class Call:
     def send(self) -> None:
         """Send the requests. If this raises, call ``cancel``."""
         self._is_open = True
-        self._engine.flight.replies = dict.fromkeys(self._kinds)
-        self._engine.states.held = self._hold
+        self._flight.replies = dict.fromkeys(self._kinds)
+        self._flight.replies_since = time.monotonic()
+        self._flight.states.held = self._hold
         for send in self._messages:
             send()
 
@@ -74,13 +73,13 @@ class Call:
             TimeoutError: replies are missing after ``timeout`` seconds. They are dropped, however
                 late they come; a worker process nevertheless carries out its requests.
         """
-        engine, begun, left = self._engine, time.monotonic(), timeout
+        flight, begun, left = self._flight, time.monotonic(), timeout
         while self._take():
             if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
                 self.cancel(late=True)
                 raise TimeoutError(f"no reply after {timeout} seconds")
-            engine.flight.advance(1, left, self.missing)
-        replies = engine.flight.replies
+            flight.advance(1, left, self.missing, recovers=False)
+        replies = flight.replies
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
         error = combine(errors) if errors else None
         self._end(() if error is None else error.env_ids)
@@ -90,13 +89,13 @@ class Call:
 
     def _take(self) -> bool:
         """Take the replies that have arrived; return whether some are missing."""
-        engine = self._engine
-        engine.arrivals.drop_stale()
-        for i in self.missing.intersection(engine.arrivals.take_replies()):
-            if engine.flight.replies[i] is None:
+        flight = self._flight
+        flight.arrivals.drop_stale()
+        for i in self.missing.intersection(flight.arrivals.take_replies()):
+            if flight.replies[i] is None:
                 token = int(self._tokens[i])
-                engine.flight.replies[i] = engine.hosts.of(i).take_item(token, self._kinds[i])
-        self.missing = {i for i in self.missing if engine.flight.replies[i] is None}
+                flight.replies[i] = flight.hosts.of(i).take_item(token, self._kinds[i])
+        self.missing = {i for i in self.missing if flight.replies[i] is None}
         return bool(self.missing)
 
     def cancel(self, *, late: bool = False) -> None:
@@ -104,20 +103,21 @@ class Call:
 
         After a timeout (``late``) a request that a worker process still carries out has not failed.
         """
-        engine, missing = self._engine, self.missing
+        flight, missing = self._flight, self.missing
         if not self._is_open:
             return
-        engine.flight.publish_finished()
-        engine.states.tokens[list(missing)] += GENERATION
-        failed = missing
-        if not engine.flight.closed and missing:
-            carried_out = engine.hosts.cancel(missing)
-            failed = missing - carried_out if late else missing
-            engine.arrivals.drop_stale()
-        self._end(failed)
+        with interrupts.deferred():
+            flight.settle()
+            flight.states.tokens[list(missing)] += GENERATION
+            failed = missing
+            if not flight.closed and missing:
+                carried_out = flight.hosts.cancel(missing)
+                failed = missing - carried_out if late else missing
+                flight.arrivals.drop_stale()
+            self._end(failed)
 
     def _end(self, failed: Collection[int]) -> None:
-        self._engine.flight.replies, self._engine.states.held = {}, False
+        self._flight.replies, self._flight.states.held = {}, False
         self._is_open = False
         if self._note is not None:
             self._note(list(failed))

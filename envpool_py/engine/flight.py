@@ -12,20 +12,23 @@ Guarantees:
 
 * an env is in flight from ``send`` until its result is returned, raised or cancelled;
 * an interrupt (Ctrl-C, a signal handler that raises) at any line loses no result but that of the
-  env that is being stepped in this process;
-* a late result of a cancelled request is dropped, however late it comes.
+  env that is being stepped in this process. On the path of every step the order of the lines gives
+  that; everything else runs within ``interrupts.deferred``;
+* a late result of a cancelled request is dropped, however late it comes: values and errors are
+  kept by token, and a cancelled or failed request never shares its token with the next one.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
+from envpool_py import interrupts
 from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
@@ -36,6 +39,7 @@ from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.recorder import Recorder
 from envpool_py.worker.host_group import HostGroup
+from envpool_py.worker.supervisor import Supervisor
 
 #: Seconds after which an env without a result is named in the log.
 HANGS_AFTER = 30.0
@@ -53,29 +57,52 @@ class NotYet(Exception):  # noqa: N818 - no error
         self.seconds = seconds
 
 
+class Recovering(Protocol):
+    """What handles envs that fail: ``engine.recovery.Recovery``."""
+
+    enabled: bool
+
+    @property
+    def failed(self) -> Mapping[int, object]: ...
+
+    def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool: ...
+
+    def handles_end_of(self, i: int) -> bool: ...
+
+    def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
+
+    def run_jobs(self, left: float | None) -> float | None: ...
+
+
 class Flight:
     """The requests of a pool that are in flight.
 
     Attributes:
         publish_early: batches may be partial, so results are published one by one.
-        beside: for each env the values beside its row, or its error, until they are returned.
+        values: by token, the values beside a row that has arrived and was not returned, or the
+            error in its place.
+        raised: by token, errors that recovery does not handle, until they are raised.
         replies: the envs with a request without a row, and their replies; None: not yet known.
+        replies_since: when these requests were sent.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``. Else None.
         is_awaited: whether an event loop waits.
         recorder: writes down every request and every result; None without ``record=``.
-        recovery: handles failed envs, see ``engine.recovery``.
+        recovery: handles failed envs.
     """
+
+    recovery: Recovering  # set by the engine, which makes it after the block
 
     def __init__(self, hosts: HostGroup, *, publish_early: bool) -> None:
         self.hosts = hosts
         self.publish_early = publish_early
         self.states = States(hosts.num_envs)
         self.arrivals = Arrivals(self.states)
-        self.beside: dict[int, Beside | EnvError] = {}
+        self.values: dict[int, Beside | EnvError] = {}
+        self.raised: dict[int, EnvError] = {}
         self.replies: dict[int, Any] = {}
+        self.replies_since = 0.0
         self.recorder: Recorder | None = None
-        self.recovery: Any = None
         self.closed = False
         self.polls_since: float | None = None
         self.is_awaited = False
@@ -87,7 +114,12 @@ class Flight:
         self.positions = Positions(block)
 
     def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
-        """Send a step or a reset to each of these envs; requests with arguments are pickled."""
+        """Send a step or a reset to each of these envs; if this raises, cancel them.
+
+        Requests with arguments are pickled; None: the actions are in the block.
+        """
+        if self.replies:  # of a call whose end two interrupts have prevented
+            self.replies = {}
         tokens = self.states.tokens
         if requests is not None:
             messages = self.hosts.prepare_requests(envs.ids, tokens, requests)
@@ -95,13 +127,9 @@ class Flight:
             messages = self.hosts.prepare_tokens(
                 envs.index, tokens, reset=state == RESETTING, publish_early=self.publish_early
             )
-        try:
-            self.states.mark_sent(envs, state)
-            for send in messages:
-                send()
-        except BaseException:
-            self.cancel(envs.ids)
-            raise
+        self.states.mark_sent(envs, state)
+        for send in messages:
+            send()
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
@@ -123,6 +151,8 @@ class Flight:
                 missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
+                    if self.closed:  # then the message that ends a sleep is among the results
+                        self.refuse_if_closed()
                     if self.hosts.supervisor is None and wanted is None and only is not None:
                         return only  # without processes, nothing else writes results
                     ids = arrivals.valid_ids()
@@ -136,20 +166,24 @@ class Flight:
                     if not missing:
                         return ids
                 (self.advance if self.polls_since is None else self._poll)(missing, left, wanted)
+        except NotYet:
+            raise
         except BaseException:
-            self.publish_finished()
+            self.settle()
             raise
 
-    def advance(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
+    def advance(
+        self, missing: int, left: float | None, wanted: set[int] | None, *, recovers: bool = True
+    ) -> None:
         """Step the envs of this process, or wait at most ``left`` seconds for an event.
 
         ``missing``: the number of results still to wait for, including those of ``wanted``.
+        ``recovers``: recreate failed envs in flight; False if recovery itself may be the caller.
         """
         if self.closed:
             self.refuse_if_closed()
         chunks, supervisor = self.arrivals.chunks, self.hosts.supervisor
-        # While a call waits for replies, recovery may be the caller: it must not run again.
-        if self.recovery.failed and not self.replies:
+        if recovers and self.recovery.failed:
             count = len(chunks)
             left = self.recovery.run_jobs(left)
             if len(chunks) != count:
@@ -159,13 +193,19 @@ class Flight:
         if supervisor is None:
             self.hosts.closing.wait(left)
         else:
+            self._await_event(supervisor, left)
+
+    def _await_event(self, supervisor: Supervisor, left: float | None) -> None:
+        poller = supervisor.poller
+        if not poller.noticed:
             if supervisor.timed:
                 left = supervisor.timeout(left)
             left = HANGS_AFTER if left is None else min(left, HANGS_AFTER)
-            if supervisor.poller.fetch(chunks, self.hosts.spin_for, left) or supervisor.timed:
-                self.handle_ended_processes()
-            if time.monotonic() > self._next_look:
-                self._log_hanging()
+            poller.fetch(self.arrivals.chunks, self.hosts.spin_for, left)
+        if poller.noticed or (supervisor.timed and supervisor.is_due()):
+            self.handle_ended_processes()
+        if time.monotonic() > self._next_look:
+            self._log_hanging()
 
     def _step_here(self, missing: int, left: float | None, wanted: set[int] | None) -> bool:
         """Step envs of this process; return whether any was stepped."""
@@ -177,7 +217,7 @@ class Flight:
             return False
         if supervisor is not None and self.publish_early:
             supervisor.poller.collect(chunks)
-        if supervisor is not None and supervisor.timed:
+        if supervisor is not None and supervisor.timed and supervisor.is_due():
             self.handle_ended_processes()
         return True
 
@@ -192,91 +232,140 @@ class Flight:
         raise NotYet(0.0 if found else 1.0 if left is None else min(left, 1.0))
 
     def _log_hanging(self) -> None:
-        """Name, once, the envs in worker processes whose requests have no result for long."""
+        """Name, once, the envs in worker processes whose requests have no answer for long."""
         late = self.states.sent_before(time.monotonic_ns() - int(HANGS_AFTER * 1e9))
-        late -= {*self.arrivals.ids().tolist()} | {i for host in self.hosts.local for i in host.ids}
+        late -= set(self.arrivals.ids().tolist())
+        if time.monotonic() > self.replies_since + HANGS_AFTER:
+            late |= {i for i, reply in self.replies.items() if reply is None}
+        late -= {i for host in self.hosts.local for i in host.ids}
         if late - self._hanging:
             text = "%s: no result for %d seconds; with step_timeout= this would be an error"
             _LOGGER.warning(text, name_ids(sorted(late)), HANGS_AFTER)
         self._hanging = late
         self._next_look = time.monotonic() + HANGS_AFTER / 10
 
-    def publish_finished(self) -> None:
+    def settle(self) -> None:
         """After an interrupt, publish what envs here have finished; cancel the interrupted ones."""
-        lost = [i for host in self.hosts.local for i in host.settle(self.arrivals.chunks)]
-        self.arrivals.drop_stale()  # also drops results that were published twice
-        if lost:
-            self.cancel(np.array(lost, dtype=np.intp))
+        with interrupts.deferred():
+            lost = [i for host in self.hosts.local for i in host.settle(self.arrivals.chunks)]
+            self.arrivals.drop_stale()  # also drops results that were published twice
+            if lost:
+                self.cancel(np.array(lost, dtype=np.intp))
 
-    def forget_result(self, i: int) -> None:
-        """Drop the result of env ``i``, which stays in flight."""
+    def take_values(self, ids: IdArray, marked: Sequence[tuple[int, int]]) -> dict[int, Any]:
+        """Return, for the envs at the ``marked`` places, the values beside rows, or errors.
+
+        They are kept until ``forget_values``.
+        """
+        found: dict[int, Any] = {}
+        for k, mark in marked:
+            if mark & BESIDE:
+                i = int(ids[k])
+                token = int(self.states.tokens[i])
+                if token not in self.values:
+                    kind = "reset" if self.states.state[i] == RESETTING else "step"
+                    self.values[token] = self.hosts.of(i).take_item(token, kind)
+                found[i] = self.values[token]
+        return found
+
+    def forget_values(self, ids: Sequence[int]) -> None:
+        for token in self.states.tokens[ids].tolist() if self.values else ():
+            self.values.pop(token, None)
+            self.raised.pop(token, None)
+
+    def drop_result(self, i: int) -> None:
+        """Drop the result of env ``i``, if any; its next request has another token."""
+        self.forget_values([i])
         self.arrivals.remove([i])
-        self.beside.pop(i, None)
+        self.states.tokens[i] += GENERATION
 
     def cancel(self, ids: IdArray) -> None:
-        """Cancel the requests of these envs; they then accept no step before a reset."""
+        """Cancel the requests of these envs; they then accept no step before a reset.
+
+        An error that has arrived in place of a result is still handled by recovery.
+        """
         if self.closed:
             return
-        cancelled = ids[self.states.in_flight()[ids]]
-        if not len(cancelled):
+        with interrupts.deferred():
+            cancelled = ids[self.states.in_flight()[ids]]
             self.states.recount()
-            return
-        self.arrivals.drop_stale()
-        arrived = set(self.arrivals.ids().tolist())
+            if len(cancelled):
+                self._cancel(cancelled)
+
+    def _cancel(self, cancelled: IdArray) -> None:
         listed = cancelled.tolist()
-        for i in listed:
-            self.beside.pop(i, None)
+        self.arrivals.drop_stale()
+        arrived = self.arrivals.ids()
+        arrived = arrived[np.isin(arrived, cancelled)]
+        found: dict[int, Any] = {}
+        if self.recovery.enabled:
+            marked = [(k, self.block.mark.item(i)) for k, i in enumerate(arrived.tolist())]
+            found = self.take_values(arrived, marked)
+        errors = {i: value for i, value in found.items() if isinstance(value, EnvError)}
+        self.forget_values(listed)
         self.states.mark_cancelled(cancelled)
-        carried_out = self.hosts.cancel(set(listed)) | arrived
+        carried_out = self.hosts.cancel(set(listed)).union(arrived.tolist())
         self.arrivals.drop_stale()
         for i in listed:
             self.positions.mark_cancelled(i, carried_out=i in carried_out)
         if self.recorder is not None:
             self.recorder.cancelled(listed, [i in carried_out for i in listed])
-        self.recovery.cancelled(listed)
+        self.recovery.cancelled(listed, errors)
 
     def handle_ended_processes(self) -> None:
-        """Handle processes that have ended, and envs that exceed ``step_timeout``."""
-        self.refuse_if_closed()
-        supervisor = self.hosts.supervisor
-        if supervisor is None:
-            return
-        self.arrivals.drop_stale()
-        for late in supervisor.enforce_deadlines():
-            self._lose(late.env_id, late)
-        for host in supervisor.hosts:
-            if not host.reap():
-                continue
-            supervisor.poller.collect(self.arrivals.chunks)
-            self.arrivals.drop_stale()
-            for i in () if host.restart_begun else host.ids:  # if so, the restart handles it
-                error = host.death_of(i)
-                if not self._lose(i, error):
-                    self.states.mark_dead(i, error)
-            host.ended = False  # last: after an interrupt, all of this is repeated
+        """Handle processes that have ended, and envs that exceed ``step_timeout``.
 
-    def _lose(self, i: int, error: EnvError) -> bool:
-        """Env ``i`` is lost, with its request in flight, if any; whether recovery handles that."""
-        asked, in_flight = i in self.replies, self.states.in_flight()[i]
-        if asked and self.replies[i] is None:  # in flight too if recovery asks
+        It looks at what is true now, so it may be called at any time and any number of times.
+        """
+        self.refuse_if_closed()
+        if (supervisor := self.hosts.supervisor) is None:
+            return
+        with interrupts.deferred():
+            self.arrivals.drop_stale()
+            for late in supervisor.enforce_deadlines():
+                self._fail_env(late.env_id, late)
+            for host in supervisor.hosts:
+                if not host.reap():
+                    continue
+                supervisor.poller.collect(self.arrivals.chunks)
+                self.arrivals.drop_stale()
+                for i in host.ids:
+                    self._answer(i, host.error_of(i))
+                    if i not in self.states.deaths and not self.recovery.handles_end_of(i):
+                        self._fail_env(i, host.error_of(i), died=True)
+            supervisor.poller.noticed = False
+
+    def _answer(self, i: int, error: EnvError) -> None:
+        """Make an error the reply of env ``i``, if a request without a row waits for one."""
+        if i in self.replies and self.replies[i] is None:
             self.replies[i] = error
-        unanswered = in_flight and not asked and i not in self.arrivals.ids()
+
+    def _fail_env(self, i: int, error: EnvError, *, died: bool = False) -> None:
+        """Hand an error that is in no result to recovery; unless it handles that, raise it later.
+
+        The error is the answer to the request of env ``i`` that is in flight, if any.
+        """
+        self._answer(i, error)
+        in_flight = self.states.in_flight()[i] and i not in self.replies  # else recovery asks
+        unanswered = bool(in_flight) and i not in self.arrivals.ids()
         if unanswered:
             self.positions.mark_unanswered(i)
             if not error.request:
                 error.request = "reset" if self.states.state[i] == RESETTING else "step"
         if self.recovery.handle(i, error, in_flight=unanswered):
-            self.states.tokens[i] += GENERATION * unanswered
-            return True
+            return
         if unanswered:
             self.fail(i, error)
-        return False
+        if died:
+            self.states.mark_dead(i, error)
 
     def fail(self, i: int, error: EnvError) -> None:
-        self.states.tokens[i] += GENERATION
+        """Make an error the result of env ``i``, which is in flight."""
+        self.drop_result(i)
+        token = int(self.states.tokens[i])
         self.block.mark[i] = BESIDE
-        self.beside[i] = error
-        self.arrivals.chunks.append(pack_token(int(self.states.tokens[i])))
+        self.values[token] = self.raised[token] = error
+        self.arrivals.chunks.append(pack_token(token))
 
     def _kill_writers(self) -> None:
         """Kill every process with an env in flight, after data that is no result came in the pipe.
@@ -285,13 +374,14 @@ class Flight:
         """
         supervisor = self.hosts.supervisor
         assert supervisor is not None  # noqa: S101 - only processes write tokens
-        self.arrivals.chunks.clear()
-        in_flight = self.states.in_flight()
-        for host in supervisor.hosts:
-            if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
-                host.end("something wrote into the pipe of the results")
-        supervisor.poller.collect([])
-        self.handle_ended_processes()
+        with interrupts.deferred():
+            self.arrivals.chunks.clear()
+            in_flight = self.states.in_flight()
+            for host in supervisor.hosts:
+                if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
+                    host.end("something wrote into the pipe of the results")
+            supervisor.poller.collect([])
+            self.handle_ended_processes()
 
     def refuse_if_closed(self) -> None:
         if self.closed:

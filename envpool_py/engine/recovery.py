@@ -1,16 +1,17 @@
 """Envs that fail, and envs that are recreated: by ``on_error="restart"`` or by ``pool.restart``.
 
-The story of a failure, in the order of this file:
+The life of an env that failed is decided here and nowhere else. ``failed`` has a ``Failed`` for
+each env that is to be recreated, or was recreated and whose error is not reported yet:
 
-1. The process of an env ends, or an env raises in place of its row: ``handle`` decides whether to
-   raise the error or to keep a ``Failed`` until it is reported. Other envs of the process fail too.
-2. In place of a lost step recovery sends the request ``lose``, whose row the executor of the new
-   env writes: truncated, with the last observation. A reset that failed is sent again. An env that
-   was lost while idle is sent such a request when the caller sends it the next one.
+1. The process of an env ends, or an env raises in place of its row: ``handle`` asks ``policy``
+   whether to raise the error or to recreate the env, and when.
+2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
+   of the new env writes (truncated, with the last observation); a reset by itself. An env that
+   failed while idle gets such a request when the caller sends it the next one.
 3. ``run_jobs``, called whenever the engine waits for rows, restarts the process of an env when its
-   back-off is over, and then sends its request, before which the executor gets options and
-   position.
-4. The row is returned as any other row, and ``returned`` drops the record.
+   back-off is over, and then sends its request, before which the executor recreates the env and
+   gets options and position. ``recreate_idle`` does the same for envs without a request.
+4. The row is returned as any other row, and ``returned`` drops the ``Failed``.
 
 So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``
 recreates it before. An env that waits for its back-off is in flight or idle like any other, and
@@ -23,26 +24,27 @@ which knows which resets reached the env, writes that position into the block.
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from envpool_py.engine.engine import Engine
+from envpool_py import interrupts
+from envpool_py.engine import policy
+from envpool_py.engine.batches import Batches
 from envpool_py.engine.env_method_calls import Call, ask
-from envpool_py.engine.states import DEAD, LOST, RESETTING, STEPPING
-from envpool_py.env import spaces
+from envpool_py.engine.flight import Flight
+from envpool_py.engine.states import DEAD, RESETTING, RESTARTED
+from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, env_error, name_ids
-from envpool_py.options import NEXT_STEP
+from envpool_py.options import NEXT_STEP, AllOptions
 from envpool_py.worker import supervisor
+from envpool_py.worker.host import Life
 from envpool_py.worker.process_host import ProcessHost
-
-#: Longest back-off, in seconds.
-LONGEST_BACKOFF = 5.0
 
 _LOGGER = logging.getLogger("envpool_py")
 # Between the text of the first failure and that of a later one, in the error of one row.
@@ -59,13 +61,22 @@ class Failed:
         error: the error of the env.
         due: the time at which it may be recreated, of ``time.monotonic``.
         request: the request in flight, which reports the error; None: the env is idle.
-        broken: the env is not recreated yet, so the request was not sent.
+        recreated: whether the env was recreated, or ``request`` was sent, which recreates it.
+        by_hand: ``pool.restart`` recreates it: nothing is reported, and no failure tried again.
+        told: whether ``on_restart`` was called.
     """
 
     error: EnvError
     due: float
-    request: Request | None
-    broken: bool = True
+    request: Request | None = None
+    recreated: bool = False
+    by_hand: bool = False
+    told: bool = False
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Whether the request in flight recreates the env."""
+        return self.request is not None and self.request.before is not None
 
 
 class Recovery:
@@ -73,240 +84,286 @@ class Recovery:
 
     Attributes:
         enabled: whether ``on_error="restart"``; else errors are raised.
-        failed: the envs whose errors are not reported yet.
+        failed: the envs that are to be recreated, or whose errors are not reported yet.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._flight, self._hosts, self._states = engine.flight, engine.hosts, engine.states
-        self._supervisor: Any = engine.hosts.supervisor  # None without processes
-        self._options = engine.options.recovery
-        self._autoreset = engine.options.env.autoreset_mode
+    def __init__(
+        self, flight: Flight, batches: Batches, options: AllOptions, made: Sequence[EnvSpaces]
+    ) -> None:
+        self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
+        self._batches, self._made = batches, made
+        self._options, self._env_options = options.recovery, options.env
         self.enabled = self._options.on_error == "restart"
         # The failures of each env since it last completed an episode.
-        self._failures = [0] * engine.hosts.num_envs
+        self._failures = [0] * flight.hosts.num_envs
         self._logged = 0
         # The resets in flight that the caller asked for, which are sent again if they fail.
         self._resets: dict[int, Request] = {}
-        # The envs that a restarted process has made, and that are not configured yet.
-        self._new: set[int] = set()
+        # The envs of restarted processes that do not know options and position yet.
+        self._unconfigured: set[int] = set()
         self.failed: dict[int, Failed] = {}
         if self.enabled:
-            engine.batches.keep_last()
+            batches.keep_last()
+
+    # ------------------------------------------------------------------- an error, and its request
 
     def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
-        """Handle the error of env ``i``; False if it must be raised."""
-        known = self.failed.get(i)
+        """Handle the error of env ``i``; False if it must be raised.
+
+        ``in_flight``: the env failed in its request in flight, which another one replaces.
+        """
+        known, positions = self.failed.get(i), self._flight.positions
         if not self.enabled:
             return False
-        if known is not None and known.broken:  # its process has ended, too
+        if known is not None and not known.recreated:  # its process has ended, too
             if known.request is not None or not in_flight:
                 return True
             due = known.due
         else:
-            if known is not None and error.request == "env_fn":
-                self._hosts.restarts[i] -= 1
-            counted = self._count_failure(i, error)
-            if counted is None:
+            if known is not None and known.is_unconfirmed and error.request != "env_fn":
+                self._confirm(i, known)  # it was recreated, and then failed
+            works = positions.of(i)[0] >= 0
+            wait = policy.delay(self._options, self._failures[i], works=works)
+            if wait is None:
+                self.failed.pop(i, None)
+                if works:
+                    failures = self._failures[i]
+                    error.message = policy.raised_message(self._options, failures, error.message)
                 return False
-            due = counted
+            self._failures[i] += 1
+            due = time.monotonic() + wait
         request = self._request_after(i, error) if in_flight else None
-        if in_flight and self._flight.recorder is not None:
-            self._flight.recorder.failed({i: error}, raised=False)
-        # One assignment, because an interrupt must not leave a request in flight without an answer.
+        if in_flight:
+            if self._flight.recorder is not None:
+                self._flight.recorder.failed({i: error}, raised=False)
+            self._flight.drop_result(i)
         self.failed[i] = Failed(error, due, request)
         return True
 
-    def _count_failure(self, i: int, error: EnvError) -> float | None:
-        """Return when env ``i`` may be recreated: at once after its first failure in a row.
-
-        None if it has used all its restarts.
-        """
-        earlier, limit = self._failures[i], self._options.max_restarts
-        # An env that never completed a reset has a bug in its code or its arguments.
-        works = self._flight.positions.of(i)[0] >= 0
-        if works and (limit is None or earlier < limit):
-            self._failures[i] = earlier + 1
-            delay = self._options.restart_backoff * 2.0 ** min(earlier - 1, 60) if earlier else 0.0
-            return time.monotonic() + min(delay, LONGEST_BACKOFF)
-        self.failed.pop(i, None)
-        if works and limit:
-            restarts = "1 restart" if limit == 1 else f"{limit} restarts"
-            fact = f" failed again after {restarts} (max_restarts={limit}): "
-            if fact not in error.message:  # it may be the second time that it is handled
-                error.message = error.message.replace(": ", fact, 1)
-        return None
+    def handles_end_of(self, i: int) -> bool:
+        """Whether the end of env ``i``'s process changes nothing: it is to be recreated anyway."""
+        failed = self.failed.get(i)
+        return i in self._unconfigured or (failed is not None and not failed.recreated)
 
     def _request_after(self, i: int, error: EnvError) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
         known, text = self.failed.get(i), error.text
         if known is not None and known.request is not None:  # that failed, too
             first = known.request.error.partition(_THEN)[0]
-            return known.request._replace(error=f"{first}{_THEN}{error.message}")
+            return known.request._replace(error=f"{first}{_THEN}{error.message}", before=None)
         if i in self._resets:
             return self._resets[i]._replace(error=text)
         # In next_step mode after the end of an episode, no step is lost.
-        if self._autoreset == NEXT_STEP and self._flight.positions.of(i)[1]:
+        if self._env_options.autoreset_mode == NEXT_STEP and self._flight.positions.of(i)[1]:
             return Request("reset", error=text)
-        return Request("lose", (self._engine.batches.last_obs(i),), error=text)
+        return Request("lost_step", (self._batches.last_obs(i),), error=text)
 
-    def take_steps(self, envs: Selection, actions: Any) -> tuple[Selection, Any]:
-        """Send other requests to envs that were lost while idle; return the rest of the steps."""
-        listed = envs.ids.tolist()
-        lost = {i: self._request_after(i, self.failed[i].error) for i in listed if i in self.failed}
-        if not lost:
-            return envs, actions
-        rows = spaces.list_actions(self._engine.block.spec.action, actions, listed)
-        return self._send_lost(envs, STEPPING, lost, rows)
+    def in_place_of_steps(self, ids: Sequence[int]) -> dict[int, Request]:
+        """Return the requests to send to those of these envs that failed while idle."""
+        return {i: self._request_after(i, self.failed[i].error) for i in ids if i in self.failed}
 
-    def take_resets(
-        self, envs: Selection, requests: Sequence[Request]
-    ) -> tuple[Selection, Sequence[Request]]:
-        """Send the resets of envs that have failed, with their errors; return the others."""
+    def in_place_of_resets(
+        self, ids: Sequence[int], requests: Sequence[Request]
+    ) -> dict[int, Request]:
+        """Return the resets to send to those of these envs that failed; note all resets."""
         if not self.enabled:
-            return envs, requests
-        reset_of = dict(zip(envs.ids.tolist(), requests, strict=True))
-        failed = {i: each.error.text for i, each in self.failed.items() if i in reset_of}
-        lost = {i: reset_of[i]._replace(error=text) for i, text in failed.items()}
-        self._resets.update(reset_of | lost)
-        return self._send_lost(envs, RESETTING, lost, requests) if lost else (envs, requests)
+            return {}
+        resets = dict(zip(ids, requests, strict=True))
+        failed = {i: self.failed[i].error.text for i in ids if i in self.failed}
+        replaced = {i: resets[i]._replace(error=text) for i, text in failed.items()}
+        self._resets.update(resets | replaced)
+        return replaced
 
-    def _send_lost(
-        self, envs: Selection, state: int, lost: dict[int, Request], values: Sequence[Any]
-    ) -> tuple[Selection, list[Any]]:
-        """Send the requests ``lost``, now or when their envs are recreated; return the others."""
-        self._states.mark_sent(Selection(np.array(list(lost))), state)
-        for i, request in lost.items():
-            self.failed[i].request = request
-            if not self.failed[i].broken:
-                self._flight.send_again(i, request)
-        left = [k for k, i in enumerate(envs.ids.tolist()) if i not in lost]
-        return Selection(envs.ids[left]), [values[k] for k in left]
+    def send(self, state: int, requests: Mapping[int, Request]) -> None:
+        """Send these requests to envs that failed, now or when they are recreated."""
+        with interrupts.deferred():
+            self._states.mark_sent(Selection(np.array(list(requests))), state)
+            for i, request in requests.items():
+                self.failed[i].request = request
+                if self.failed[i].recreated:
+                    self._flight.send_again(i, request)
 
-    def cancelled(self, ids: Sequence[int]) -> None:
-        """Drop the requests of these envs; an error is reported with the next one."""
+    def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None:
+        """Drop the requests of these envs; some had failed, see ``errors``.
+
+        Such an error, or one that was not reported, is reported with the env's next row.
+        """
         for i in ids:
             self._resets.pop(i, None)
-            if i in self.failed:
-                self.failed[i].request = None
+            failed = self.failed.get(i)
+            if failed is not None:
+                failed.recreated &= not failed.is_unconfirmed
+                failed.request = None
+            if i in errors:
+                self.handle(i, errors[i], in_flight=False)
+
+    # ------------------------------------------------------------------------- recreating the envs
 
     def run_jobs(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
         for i, failed in list(self.failed.items()):
-            if failed.request is None or not failed.broken or self._hosts.of(i).is_restarting:
+            if failed.request is None or failed.recreated:
                 continue
-            wait = max(failed.due - time.monotonic(), 0.0)
-            if not wait:
+            with interrupts.deferred():
                 try:
-                    self._recreate_failed(i)
+                    wait = self._prepare(i, failed)
+                    if not wait:
+                        self._recreate_in_flight(i, failed, failed.request)
                 except EnvError as error:
                     self._flight.fail(i, error)
+                    wait = 0.0
             left = wait if left is None else min(left, wait)
+            self._tell(i)
         return left
 
-    def _recreate_failed(self, i: int) -> None:
-        """Recreate env ``i``; if its process has ended, begin or finish a restart of the process.
+    def recreate_idle(self, ids: Sequence[int]) -> None:
+        """Recreate those of these envs that failed while idle, and wait until they are ready.
 
-        EnvError if that failed, and the env has used all its restarts.
+        EnvError if one has used its restarts, or by hand: did not come back.
         """
-        failed, host = self.failed[i], self._hosts.of(i)
-        try:
-            if not host.is_dead or self._restart_process(host):
-                self._recreate([i], wait=failed.request is None)
-        except (EnvError, OSError) as error:
-            failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
-            if failure.env_id != i:
-                text = f"env {i}: its process was not restarted: {failure.message}"
-                failure = EnvError(text, (i,), "restart", failure.details)
-            due = self._count_failure(i, failure)
-            if due is None:
-                if host.is_dead:
-                    self._states.mark_dead(i, failure)
-                raise failure  # noqa: B904 - it has its cause
+        while pending := [i for i in ids if i in self.failed and not self.failed[i].recreated]:
+            waits = []
+            for i in pending:
+                with interrupts.deferred():
+                    waits.append(self._prepare(i, self.failed[i]))
+                if not waits[-1]:
+                    try:
+                        self._recreate([i])
+                    except EnvError as error:
+                        self._count(i, self.failed[i], error)
+                    self._tell(i)
+            if all(waits):
+                self._await_events(min(waits))
+
+    def _prepare(self, i: int, failed: Failed) -> float:
+        """Restart the process of failed env ``i`` if it has ended.
+
+        Return the seconds until the env can be recreated, infinity if its process makes it; 0: now.
+        EnvError if its process did not come back, and the env has used its restarts.
+        """
+        host = self._hosts.of(i)
+        if host.life is Life.STARTING:
+            return math.inf
+        if (wait := failed.due - time.monotonic()) > 0:
+            return wait
+        if not isinstance(host, ProcessHost) or self._hosts.supervisor is None:
+            return 0.0
+        error: EnvError | OSError | None = None
+        if host.life is Life.RUNNING:
+            error = self._difference(i, host) if i in self._unconfigured else None
+            if error is None:
+                return 0.0
+            host.end(error.message)
+            host.reap()
+        elif i in self._unconfigured:
+            error = host.error_of(i)
+        else:
+            try:
+                self._unconfigured.update(host.ids)
+                self._hosts.supervisor.restart(host)
+            except OSError as reason:
+                error = reason
+        if error is not None:
+            self._unconfigured.difference_update(host.ids)
+            self._count(i, failed, error)
+            return max(self.failed[i].due - time.monotonic(), 1e-6)
+        return math.inf
+
+    def _difference(self, i: int, host: ProcessHost) -> EnvError | None:
+        """Return an error if the new process of env ``i`` has made it with other spaces."""
+        new, old = host.spaces[i], self._made[i]
+        if new == old:
+            return None
+        text = f"its spaces are {new[:2]}, but the env in its place has {old[:2]}"
+        return env_error(ValueError(text), i, "env_fn")
+
+    def _count(self, i: int, failed: Failed, error: EnvError | OSError) -> None:
+        """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""
+        host = self._hosts.of(i)
+        failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
+        if failure.env_id != i:
+            text = f"env {i}: its process was not restarted: {failure.message}"
+            failure = EnvError(text, (i,), "restart", failure.details)
+        failures = self._failures[i]
+        wait = None if failed.by_hand else policy.delay(self._options, failures, works=True)
+        if wait is not None:
+            self._failures[i] += 1
             request = None if failed.request is None else self._request_after(i, failure)
-            self.failed[i] = Failed(failure, due, request)
+            self.failed[i] = Failed(failure, time.monotonic() + wait, request)
+            return
+        if not failed.by_hand:
+            failure.message = policy.raised_message(self._options, failures, failure.message)
+        for j in host.ids:
+            if j == i or (j in self.failed and self.failed[j].by_hand):
+                self.failed.pop(j)
+                if isinstance(host, ProcessHost) and host.life is not Life.RUNNING:
+                    self._states.mark_dead(j, failure if j == i else host.error_of(j))
+        raise failure
 
-    def _restart_process(self, host: ProcessHost) -> bool:
-        """Restart an ended process, unless that has begun; whether its envs are made.
+    def _recreate_in_flight(self, i: int, failed: Failed, request: Request) -> None:
+        """Send env ``i`` its request, before which it is recreated."""
+        before = self._configuring(i, recreate=i not in self._unconfigured)
+        failed.request = request._replace(before=before)
+        self._flight.send_again(i, failed.request)
+        self._note_recreated(i, before)
+        failed.recreated = True
 
-        They are not configured yet. EnvError if an env_fn raised, or the process ended while it
-        started; OSError if it does not start.
-        """
-        if not host.restart_begun:
-            self._supervisor.restart(host)
-        if host.is_restarting:
-            return False
-        host.restart_begun = False
-        if host.exit is None and host.started and host.start_error is None:
-            self._engine.batches.reader.forget(host.ids)
-            self._new.update(host.ids)
-            return True
-        host.end()
-        host.ended = True  # even if it does not end
-        host.reap()
-        host.ended = False  # the error of the restart is reported
-        for i in () if self.enabled else host.ids:
-            self._states.mark_dead(i, host.death_of(i))
-        raise host.start_error or host.death_of(host.ids[0])
+    def _recreate(self, ids: Sequence[int], *, by_hand: bool = False) -> None:
+        """Recreate these idle envs, unless their new process has made them, and configure them."""
+        requests = [self._configuring(i, recreate=i not in self._unconfigured) for i in ids]
+        ask(self._flight, np.array(ids, dtype=np.intp), requests, observed=False)
+        with interrupts.deferred():
+            for i, request in zip(ids, requests, strict=True):
+                self._note_recreated(i, request)
+                failed = self.failed.get(i)
+                if by_hand or failed is None or failed.by_hand:
+                    self.failed.pop(i, None)
+                    self._failures[i] = 0
+                    self._hosts.restarts[i] += 1
+                    self._states.mark_recreated(i)
+                else:
+                    failed.recreated = True
+                    self._confirm(i, failed)
 
-    def _recreate(self, ids: Sequence[int], *, by_hand: bool = False, wait: bool = True) -> None:
-        """Recreate these envs, unless their new process has made them, and configure them.
-
-        By hand they must be reset; else the steps of idle ones are sent as ``lose``. Without
-        ``wait``, their requests in flight are sent, before which they are recreated.
-        """
-        restarts, positions = self._hosts.restarts, self._flight.positions
-        restarts[ids] += 1
-        requests = [self._configuring(i, recreate=i not in self._new) for i in ids]
-        try:
-            if wait:
-                ask(self._engine, np.array(ids, dtype=np.intp), requests, observed=False)
-        except BaseException:
-            restarts[ids] -= 1
-            raise
-        self._new.difference_update(ids)
+    def _note_recreated(self, i: int, request: Request) -> None:
+        """Note that this request, which configures recreated env ``i``, was sent."""
+        self._unconfigured.discard(i)
+        self._batches.reader.forget([i])
+        self._flight.positions.mark_recreated(i)
         if self._flight.recorder is not None:
-            self._flight.recorder.recreated(ids, requests)
-        for i, request in zip(ids, requests, strict=True):
-            positions.mark_recreated(i)
-            if by_hand or self._states.state[i] == DEAD:
-                self._states.mark_recreated(i)
-            if by_hand:
-                self._failures[i] = 0
-            failed = self.failed.get(i)
-            if failed is None:
-                continue
-            failed.broken = False
-            if wait:  # else when the row is there: its env_fn may fail
-                self._log(i, failed.error)
+            self._flight.recorder.recreated([i], [request])
+        if self._states.state[i] == DEAD:
+            self._states.mark_recreated(i)
+
+    def _confirm(self, i: int, failed: Failed) -> None:
+        """Count and log that env ``i`` was recreated."""
+        self._hosts.restarts[i] += 1
+        self._logged += 1
+        if policy.is_logged(self._logged):
+            restarts = int(self._hosts.restarts[i])
+            _LOGGER.warning(policy.log_line(i, restarts, self._logged, failed.error.message))
+
+    def _tell(self, i: int) -> None:
+        """Call ``on_restart`` if env ``i`` was just recreated: outside of all, as it may raise."""
+        failed = self.failed.get(i)
+        if failed is not None and failed.recreated and not failed.told:
+            failed.told = True
             if self._options.on_restart is not None:
                 self._options.on_restart(i, failed.error)
-            if failed.request is not None:
-                failed.request = failed.request._replace(before=None if wait else request)
-                self._flight.send_again(i, failed.request)
-            elif by_hand:
-                del self.failed[i]
 
-    def configure(self, ids: Sequence[int], **changes: Any) -> None:
+    def configure(self, ids: Sequence[int], **changes: object) -> None:
         """Send these envs the options of the pool and their positions, and wait for the replies."""
         requests = [self._configuring(i, **changes) for i in ids]
-        ask(self._engine, np.array(ids, dtype=np.intp), requests, observed=False)
+        ask(self._flight, np.array(ids, dtype=np.intp), requests, observed=False)
 
-    def _configuring(self, i: int, **changes: Any) -> Request:
+    def _configuring(self, i: int, **changes: object) -> Request:
         """Return the request that tells env ``i`` the options of the pool and where it goes on."""
         positions = self._flight.positions
         episode, over = positions.of(i)
+        restarts = int(self._hosts.restarts[i]) + ("recreate" in changes)
         facts = {"root": positions.root_of(i), "episode": episode, "over": over}
-        facts |= {"env_id": i, "restarts": int(self._hosts.restarts[i])}
-        return Request("configure", (self._engine.options.env,), facts | changes)
-
-    def _log(self, i: int, error: EnvError) -> None:
-        """Log the first three restarts of the pool, then every 10th, from 100 on every 100th."""
-        self._logged = total = self._logged + 1
-        if total <= 3 or (total >= 10 and total % 10 ** (len(str(total)) - 1) == 0):
-            cause = error.message.partition("\n")[0].partition(": ")[2]
-            text = "env %d restarted (restart %d of this env, %d of the pool): %s"
-            _LOGGER.warning(text, i, self._hosts.restarts[i], total, cause)
+        facts |= {"env_id": i, "restarts": restarts}
+        return Request("configure", (self._env_options,), facts | changes)
 
     def returned(self, ids: IdArray, completed: Collection[int]) -> None:
         """Update the records after rows were returned; some of them have ended an episode."""
@@ -317,25 +374,17 @@ class Recovery:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
             if failed is not None and failed.request is not None:
-                if failed.request.before is not None:
-                    self._log(i, failed.error)
-                if failed.request.kind == "lose" and self._autoreset is None:
-                    self._states.state[i] = LOST
+                if failed.is_unconfirmed:
+                    self._confirm(i, failed)
+                if failed.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
+                    self._states.state[i] = RESTARTED
                 del self.failed[i]
 
-    def mend(self, ids: IdArray) -> None:
-        """Recreate those of these envs that have failed; EnvError: one used its restarts."""
-        for i in ids.tolist() if self.failed else ():
-            while i in self.failed and self.failed[i].broken:
-                self._hosts.closing.wait(max(self.failed[i].due - time.monotonic(), 0.0))
-                self._flight.refuse_if_closed()
-                self._recreate_failed(i)
-                if self._hosts.of(i).is_restarting:
-                    self._notice_ends(wait=True)
+    # ------------------------------------------------------------------------------------- by hand
 
     def revive(self, ids: IdArray) -> None:
         """Restart the processes of these envs that ended; ``run_jobs`` restarts no DEAD env."""
-        self._notice_ends()
+        self._await_events(0.0)
         dead = ids[self._states.state[ids] == DEAD]
         if len(dead):
             self.restart(dead)
@@ -345,86 +394,70 @@ class Recovery:
 
         EnvError if an env_fn raised, or a process ended while it started.
         """
-        hosts, states = self._hosts, self._states
-        self._notice_ends()
-        living = hosts.living(ids)
-        # After an interrupt an env may be DEAD although its process was restarted.
-        states.check_free(living[states.state[living] != DEAD])
-        self._end_hung(living)
-        living = hosts.living(ids)
-        states.mark_cancelled(living)  # in case of an interrupt
-        dead = {hosts.of(i) for i in ids.tolist() if hosts.of(i).is_dead}
-        while dead:
-            for host in dead.copy():
-                if self._restart_process(host):
-                    self._recreate(host.ids, by_hand=True)
-                    dead.remove(host)
-            if dead:
-                self._notice_ends(wait=True)
-        if len(living):
-            self._recreate(living.tolist(), by_hand=True)
+        self._await_events(0.0)
+        self._states.check_free(self._usable(ids))
+        self._end_hung(self._usable(ids))
+        with interrupts.deferred():
+            usable = self._usable(ids)
+            self._states.mark_cancelled(usable)  # they need a reset, even after an interrupt
+            ended = {self._hosts.of(i) for i in np.setdiff1d(ids, usable).tolist()}
+            todo = [i for host in ended for i in host.ids]
+            for i in todo:
+                failed = self.failed.get(i)
+                if failed is None or failed.request is None:
+                    error = self._states.deaths.get(i) or EnvError(f"env {i}: restarted", [i])
+                    self.failed[i] = Failed(error, 0.0, by_hand=True)
+        self.recreate_idle([i for i in todo if self.failed[i].by_hand])
+        if len(usable):
+            self._recreate(usable.tolist(), by_hand=True)
 
-    def swap(self, ids: IdArray, env_fns: Sequence[Callable[[], Any]]) -> None:
-        """Put other envs, with the same spaces, in the places of these.
+    def _usable(self, ids: IdArray) -> IdArray:
+        """Return those of these envs whose process runs and is configured."""
+        return ids[
+            [
+                self._hosts.of(i).life is Life.RUNNING and i not in self._unconfigured
+                for i in ids.tolist()
+            ]
+        ]
 
-        If it raises EnvError, because an env_fn did or spaces differ, all envs go on as they were.
+    def replace(self, ids: IdArray, env_fns: Sequence[Callable[[], object]]) -> None:
+        """Put other envs, with the same spaces, in the places of these, now and at later restarts.
+
+        EnvError if an env_fn raises or makes an env with other spaces: that env then needs an
+        env_fn that fits.
         """
-        hosts = self._hosts
-        self._notice_ends()
-        fn_of = dict(zip(ids.tolist(), env_fns, strict=True))
-        ended = [i for i in fn_of if hosts.of(i).is_dead]
-        if ended:
-            self._start_others({i: fn_of[i] for i in ended})
-            ids = np.setdiff1d(ids, ended)
-            env_fns = [fn_of[i] for i in ids.tolist()]
-        self._states.check_free(ids)
-        self._end_hung(ids)
-        try:
-            ask(self._engine, ids, [Request("env_fn", (env_fn,)) for env_fn in env_fns])
-        except EnvError:
-            living = hosts.living(ids)
-            requests = [Request("env_fn", (None,))] * len(living)
-            ask(self._engine, living, requests, observed=False)
-            raise
-        self._recreate(ids.tolist(), by_hand=True)
-        for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
-            if self._supervisor is not None and hosts.of(i) in self._supervisor.hosts:
-                self._supervisor.set_env_fn(hosts.of(i), i, env_fn)
-
-    def _start_others(self, fn_of: dict[int, Callable[[], Any]]) -> None:
-        """Restart the processes of these envs, which have ended, with other envs; see ``swap``."""
         hosts, recorder = self._hosts, self._flight.recorder
-        before = {host: host.env_fns.copy() for host in map(hosts.of, fn_of)}
-        try:
-            for i, env_fn in fn_of.items():
-                self._supervisor.set_env_fn(hosts.of(i), i, env_fn)
-            requests = [Request("env_fn", (env_fn,)) for env_fn in fn_of.values()]
-            if recorder is not None and (note := recorder.asks(list(fn_of), requests)):
-                note(())
-            self.restart(np.array(list(fn_of)))
-            for i in fn_of:
-                self._check_spaces(i)
-        except BaseException:
-            for host, old_fns in before.items():
-                host.env_fns = old_fns
-            raise
+        self._await_events(0.0)
+        usable = self._usable(ids)
+        self._states.check_free(usable)
+        self._end_hung(usable)
+        usable = self._usable(ids)
+        request_of = {
+            i: Request("env_fn", (fn,)) for i, fn in zip(ids.tolist(), env_fns, strict=True)
+        }
+        if len(usable):
+            ask(self._flight, usable, [request_of[i] for i in usable.tolist()])
+        rest = np.setdiff1d(ids, usable).tolist()
+        if recorder is not None and (note := recorder.asks(rest, [request_of[i] for i in rest])):
+            note(())
+        for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
+            host = hosts.of(i)
+            if hosts.supervisor is not None and isinstance(host, ProcessHost):
+                hosts.supervisor.set_env_fn(host, i, env_fn)
+        self.restart(ids)
 
-    def _check_spaces(self, i: int) -> None:
-        """Raise an EnvError, and kill the process, if new env ``i`` has other spaces."""
-        made, old = self._hosts.of(i).spaces[i], self._engine.env_spaces[i]
-        if made != old:
-            self._hosts.of(i).end(f"was killed: the new env {i} has other spaces")
-            text = f"its spaces are {made[:2]}, but the env in its place has {old[:2]}"
-            raise env_error(ValueError(text), i, "env_fn")
-
-    def _notice_ends(self, *, wait: bool = False) -> None:
-        """Handle processes that have ended; ``wait`` for the next event of a process."""
-        if self._supervisor is not None:
-            self._flight.refuse_if_closed()
-            left = self._supervisor.timeout(None) if wait else 0
-            self._supervisor.poller.fetch(self._engine.arrivals.chunks, 0, left)
-            self._flight.handle_ended_processes()
-            self._engine.arrivals.drop_stale()
+    def _await_events(self, seconds: float) -> None:
+        """Wait at most so long for an event of a process; handle processes that have ended."""
+        flight, watcher = self._flight, self._hosts.supervisor
+        flight.refuse_if_closed()
+        if watcher is None:
+            self._hosts.closing.wait(seconds)
+            flight.refuse_if_closed()
+        else:
+            watcher.poller.fetch(flight.arrivals.chunks, 0, watcher.timeout(seconds))
+            if watcher.poller.noticed or watcher.is_due():
+                flight.handle_ended_processes()
+            flight.arrivals.drop_stale()
 
     def _end_hung(self, ids: IdArray) -> None:
         """Kill the processes of these envs that do not answer: they carry out a cancelled step.
@@ -432,8 +465,8 @@ class Recovery:
         A process that steps an env in flight is only late: it is waited for.
         """
         hosts = self._hosts
-        while self._supervisor is not None and len(ids):
-            call = Call(self._engine, ids, [_PING] * len(ids), observed=False)
+        while hosts.supervisor is not None and len(ids):
+            call = Call(self._flight, ids, [_PING] * len(ids), observed=False)
             try:
                 call.send()
                 call.wait(supervisor.GRACE)
@@ -442,10 +475,11 @@ class Recovery:
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]
                 for host in {hosts.of(i) for i in hung}:
                     text = name_ids([i for i in hung if i in host.ids])
-                    host.end(f"{text} did not answer after a request was cancelled")
-                    if not host.ended:
-                        fact = f"{text}: its process does not end"
-                        raise EnvError(fact, hung, "restart") from None
+                    if isinstance(host, ProcessHost):
+                        host.end(f"{text} did not answer after a request was cancelled")
+                        if not host.has_ended():
+                            fact = f"{text}: its process does not end"
+                            raise EnvError(fact, hung, "restart") from None
                 self._flight.handle_ended_processes()
             except EnvError:
                 pass  # a process has ended: it is restarted
@@ -453,4 +487,4 @@ class Recovery:
                 return
             finally:
                 call.cancel()
-            ids = hosts.living(ids)
+            ids = self._usable(ids)

@@ -19,14 +19,14 @@ from envpool_py.errors import EnvError, WorkerDiedError, name_ids
 
 # Only a READY env accepts a step; an env in any state below STEPPING accepts a reset. An env in
 # STEPPING or RESETTING is in flight.
-READY, NEVER_RESET, RAISED, INTERRUPTED, LOST = range(5)
+READY, NEVER_RESET, RAISED, INTERRUPTED, RESTARTED = range(5)
 STEPPING, RESETTING, DEAD = range(5, 8)
 
 _WHY_RESET = {
     NEVER_RESET: "reset before step",
     RAISED: "it has raised; reset before step",
     INTERRUPTED: "its last request was cancelled; reset before step",
-    LOST: "it was restarted; reset before step",
+    RESTARTED: "it was restarted; reset before step",
 }
 
 _ALL_READY = bytes([READY])

@@ -71,17 +71,12 @@ class Executor:
         self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END}
         self.times: StepTimes | None = None
         self.heartbeat = Heartbeat()
-        self._prepared: Executor | None = None
         self._make()
+        self._spaces = self.env_spaces()
         self.configure()
 
     def _make(self) -> None:
-        """Make the env, or take the one that ``env_fn`` has made."""
-        if self._prepared is not None:
-            self._env_fn, env = self._prepared._env_fn, self._prepared.env  # noqa: SLF001 - its own
-            self._prepared = None
-        else:
-            env = coroutine_envs.adapted(self._env_fn())
+        env = coroutine_envs.adapted(self._env_fn())
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with contextlib.suppress(Exception):
                 env.close()
@@ -153,6 +148,11 @@ class Executor:
             self._close_env()
         self._is_new = True  # and closed, until there is a new one
         self._make()
+        pairs = zip(EnvSpaces._fields, self._spaces, self.env_spaces(), strict=True)
+        for name, old, new in [pair for pair in pairs if pair[1] != pair[2]]:
+            with contextlib.suppress(Exception):
+                self._close_env()
+            raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
 
     @property
     def stepper(self) -> Any:
@@ -269,15 +269,15 @@ class Executor:
             self.inner = "env_fn"
             self(request.before)
             self.heartbeat.begin(self.env_id)
-        if request.kind == "lose":
-            return self.lose(request.args[0], request.error)
+        if request.kind == "lost_step":
+            return self.lost_step(request.args[0], request.error)
         row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.error:
             row[4]["env_error"] = request.error
         return row
 
-    def lose(self, obs: Any, error: str) -> Row:
-        """Return the row of a step that an earlier env has lost: truncated, without reward.
+    def lost_step(self, obs: Any, error: str) -> Row:
+        """Return the row in place of a step in which an env was lost: truncated, without reward.
 
         ``obs`` is the last observation. In same_step mode the row also begins the next episode.
         """
@@ -298,8 +298,8 @@ class Executor:
     def _begin_episode(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         seed, options = kwargs.get("seed"), kwargs.get("options")
         rules = self._options
-        is_lost = self._closed and self._is_new
-        if is_lost or (rules.recycle and self._resets >= rules.recycle):
+        was_not_made = self._closed and self._is_new
+        if was_not_made or (rules.recycle and self._resets >= rules.recycle):
             self.inner = "env_fn"
             self._recreate()
         root, episode = self._root if seed is None else seed, self.position[0] + 1
@@ -389,21 +389,9 @@ class Executor:
     def render(self, **kwargs: Any) -> Any:
         return self.env.render(**kwargs)
 
-    def env_fn(self, env_fn: Callable[[], Any] | None) -> None:
-        """Make another env, for the next ``configure`` with ``recreate``; None: drop it.
-
-        ValueError, and nothing has changed, if its spaces are not those of the present env.
-        """
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None:
-            prepared.close()
-        if env_fn is not None:
-            prepared = Executor(env_fn)
-            pairs = zip(EnvSpaces._fields, self.env_spaces(), prepared.env_spaces(), strict=True)
-            for name, old, new in [pair for pair in pairs if pair[1] != pair[2]]:
-                prepared.close()
-                raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
-            self._prepared = prepared
+    def env_fn(self, env_fn: Callable[[], Any]) -> None:
+        """Make the env by this function when it is recreated."""
+        self._env_fn = env_fn
 
     def close(self) -> None:
         """Close the env, and one that is being recreated; a second call does nothing."""

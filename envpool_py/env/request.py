@@ -25,7 +25,7 @@ KINDS = {
     "step": Kind(has_row=True),
     "reset": Kind(has_row=True),
     "seed": Kind(has_row=True),
-    "lose": Kind(has_row=True),
+    "lost_step": Kind(has_row=True),
     "get_attr": Kind(),
     "set_attr": Kind(recorded=True),
     "call": Kind(recorded=True),
@@ -47,14 +47,14 @@ class Request(NamedTuple):
     ``step``       ``action``                     (obs, reward, terminated, truncated, info)
     ``reset``      ``seed=``, ``options=``, ...   (obs, info)
     ``seed``       ``seed``                       ``[seed]``
-    ``lose``       ``obs``                        the row of a lost step, see ``Executor.lose``
+    ``lost_step``  ``obs``                        a row, see ``Executor.lost_step``
     ``get_attr``   ``name``                       the value
     ``set_attr``   ``name, value``                None
     ``call``       ``method, *args, **kwargs``    the result of the method
     ``apply``      ``function, *args, **kwargs``  the result of ``function(env, ...)``
     ``render``     ``**kwargs``                   the frame
     ``configure``  see ``Executor.configure``     None; not sent to a new env without options
-    ``env_fn``     ``env_fn``                     None; see ``Executor.env_fn``
+    ``env_fn``     ``env_fn``                     None; it makes the env at later recreations
     ============== ============================== ==========================================
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as

@@ -25,6 +25,7 @@ from envpool_py.env.tokens import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import messages, process_host
+from envpool_py.worker.host import Life
 from envpool_py.worker.messages import HEADER
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.process_host import ProcessHost
@@ -51,8 +52,8 @@ class ActorHost(ProcessHost):
 
     def _launch(self) -> None:
         items: deque[Any] = deque()
-        self.stream = SimpleNamespace(read=lambda: items)
-        self.stuck, self._cause, self.name = None, "", "actor"
+        self.stream = SimpleNamespace(read=lambda: items, ended=False)
+        self.stuck, self._cause, self.name, self._is_gone = None, "", "actor", False
         self.process, self._driver = self._shared.make(self.ids), _driver()
         self._call(self.process.greet, self._greeted)
         self._call(self.process.build, self._answered, self.env_fns)
@@ -71,14 +72,15 @@ class ActorHost(ProcessHost):
 
     def _take(self, actor: Any, took: Callable[[Any], bytes], done: Any) -> bytes:
         """Take in the end of a call, or of the actor; what an earlier actor says is dropped."""
-        if actor is not self.process or self.exit:
+        if actor is not self.process or self.life is Life.ENDED:
             return b""
         error = done.exception()
         if error is None:
             return took(done.result())
         # The last line says why; what follows is advice.
         cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
-        self._cause, self.ended = self._cause or cause.strip(" .\t"), True
+        self._cause, self._is_gone = self._cause or cause.strip(" .\t"), True
+        self._poller.noticed = True
         return b""
 
     def _greeted(self, name: str) -> bytes:
@@ -87,6 +89,7 @@ class ActorHost(ProcessHost):
 
     def _found(self, stuck: tuple[int, tuple[str, str]]) -> bytes:
         self.stuck = stuck
+        self._poller.noticed = True
         return b""
 
     def _answered(self, reply: list[Any]) -> bytes:
@@ -108,10 +111,10 @@ class ActorHost(ProcessHost):
 
     def write(self, data: bytes) -> None:
         """Send a message, with what it needs of the block."""
-        if self.exit is not None:
+        if not self._is_alive():
             return
         kind, _ = HEADER.unpack_from(data)
-        if kind == messages.CLOSE and not self.started:
+        if kind == messages.CLOSE and self.life is Life.STARTING:
             self.kill()
             return
         if kind <= messages.TOKENS_EARLY:
@@ -124,16 +127,19 @@ class ActorHost(ProcessHost):
 
     def signal(self, signum: int) -> None:
         """Kill the actor and ignore its later replies; other signals have no effect."""
-        if self.exit is None and not self.ended and signum == process_host.KILL:
-            self.ended = True
+        if self._is_alive() and not self._is_gone and signum == process_host.KILL:
+            self._is_gone = self._poller.noticed = True
             if self._driver == _driver():  # else it has ended with Ray itself
                 ray.kill(self.process)
 
     def _stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002 - as ProcessHost
         return self.stuck[1] if self.stuck else ("", "")
 
-    def _free(self) -> str:
-        return f"died: {self._cause}"
+    def has_ended(self) -> bool:
+        return self._is_gone
+
+    def _free(self) -> process_host.Exit:
+        return process_host.Exit(f"died: {self._cause}")
 
 
 class ActorSupervisor(Supervisor):
@@ -164,7 +170,7 @@ class ActorSupervisor(Supervisor):
         """Kill actors past their deadline, then those with a stuck env, and yield its error."""
         yield from super().enforce_deadlines()
         for host in self.hosts:
-            if host.exit is None and host.stuck:
+            if host.life is Life.RUNNING and host.stuck and not host.has_ended():
                 limit = self._options.step_timeout
                 fact = f"did not end its request within step_timeout={limit} seconds"
                 yield from host.kill_slow([host.stuck[0]], 0, fact)

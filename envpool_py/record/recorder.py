@@ -128,7 +128,7 @@ def _entries(ids: Sequence[int], requests: Sequence[Request]) -> list[tuple[Any,
         kind, args, kwargs, error, _ = request
         if kind in ("apply", "env_fn"):
             args, kwargs = (getattr(args[0], "__qualname__", repr(args[0])),), {}
-        elif kind == "lose":  # a replay has its own observation
+        elif kind == "lost_step":  # a replay has its own observation
             args = ()
         entries.append((kind, args, dict(kwargs), error))
         try:

@@ -46,12 +46,14 @@ class ThreadEnd:
         inbox: the messages for the thread.
         items: token, status and value of what the block cannot hold.
         is_over: whether the thread has nothing left to do.
+        is_abandoned: whether the caller has given it up.
+        ended: always False, see ``Stream``.
     """
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
         self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.items: deque[tuple[int, int, Any]] = deque()
-        self.is_over = False
+        self.is_over = self.is_abandoned = self.ended = False
         self.publish, self.send = note, partial(note, look)
         self._lock = threading.Lock()
         self._holds_lock = False
@@ -87,6 +89,7 @@ class ThreadEnd:
 
     def abandon(self, thread: int) -> None:
         """Let the thread write no more; an exception ends it when it next runs Python code."""
+        self.is_abandoned = True
         self._lock.acquire(timeout=_WRITES_FOR)
         raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
         raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
@@ -142,21 +145,19 @@ class ThreadHost(process_host.ProcessHost):
         args = EnvThread(self.ids, end, claimed), end, self.env_fns
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
-        self.exit = None  # first, so that ``close`` ends it after an interrupt
         try:
             self.process.start()
         except RuntimeError as error:
-            self.exit = ""
             raise OSError(errno.EAGAIN, str(error)) from error
 
     def _look(self) -> bytes:
         """Handle what the thread has sent beside tokens."""
-        self.ended |= self.exit is None and self.stream.is_over
+        self._poller.noticed |= self.stream.is_over
         self.read()
         return b""
 
     def _put(self, kind: int, body: Any) -> None:
-        if self.exit is None:
+        if self._is_alive():
             self.sent += 1
             self.stream.inbox.put((kind, body))
 
@@ -176,13 +177,11 @@ class ThreadHost(process_host.ProcessHost):
 
     def signal(self, signum: int) -> None:
         """Abandon the thread; other signals have no effect."""
-        if self.exit is not None or signum != process_host.KILL:
-            return
-        self._look()
-        if not self.ended:
+        if self._is_alive() and signum == process_host.KILL and not self.has_ended():
+            self._look()
             self.stream.abandon(self.process.ident)
-            self.ended = True
-            if self.kill_reason is None:
+            self._poller.noticed = True
+            if self.exit is None:
                 text = f"its thread has not ended after {GRACE:g} seconds and was abandoned"
                 message = f"{errors.name_ids(self.ids)}: {text}"
                 self.close_errors.append(errors.EnvError(message, self.ids, "close"))
@@ -193,10 +192,13 @@ class ThreadHost(process_host.ProcessHost):
             self.process.join(GRACE)
         self.kill(reason)
 
-    def _free(self) -> str:
+    def has_ended(self) -> bool:
+        return self.stream.is_over or self.stream.is_abandoned
+
+    def _free(self) -> process_host.Exit:
         if self.stream.is_over:
             self.process.join()
-        return "has ended"
+        return process_host.Exit("has ended")
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:  # noqa: ARG002
         is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)

@@ -106,9 +106,8 @@ class SubprocEnvWorker(EnvWorker):
         host = supervisor.hosts[0]
         chunks: list[bytes] = []
         while self._token not in memoryview(b"".join(chunks)).cast("q"):
-            host.reap()
-            if host.exit is not None:
-                raise host.death_of(0)
+            if host.reap():
+                raise host.error_of(0)
             supervisor.poller.fetch(chunks, 0, None)
         result = host.take_item(self._token, request.kind)
         if isinstance(result, EnvError):

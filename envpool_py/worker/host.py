@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -11,6 +12,15 @@ from envpool_py.errors import EnvError
 
 #: Sends a message that was prepared before.
 Send: TypeAlias = "Callable[[], object]"
+
+
+class Life(enum.Enum):
+    """The life of a host: NEW, STARTING, RUNNING, ENDED, and after a restart STARTING again."""
+
+    NEW = "it was not started yet"
+    STARTING = "its process was started and makes the envs"
+    RUNNING = "its envs are made"
+    ENDED = "its process has ended, and has nothing left to read or to free"
 
 
 class Host(Protocol):
@@ -24,17 +34,11 @@ class Host(Protocol):
 
     Attributes:
         ids: the envs of this host.
-        is_dead: whether its process has ended, or is being restarted.
-        is_restarting: whether its process was restarted and has not made its envs yet.
+        life: its life; always RUNNING for envs in this process.
     """
 
     ids: list[int]
-
-    @property
-    def is_dead(self) -> bool: ...
-
-    @property
-    def is_restarting(self) -> bool: ...
+    life: Life
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
         """Prepare to send steps and plain resets, whose tokens are the int64 in ``data``.

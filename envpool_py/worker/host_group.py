@@ -96,12 +96,8 @@ class HostGroup:
             host.attach(block)
         return block
 
-    def of(self, i: int) -> Any:
+    def of(self, i: int) -> Host:
         return self.all[int(self._home[i])]
-
-    def living(self, ids: IdArray) -> IdArray:
-        """Return those of these envs whose processes have not ended."""
-        return ids[[not self.of(i).is_dead for i in ids.tolist()]]
 
     def prepare_tokens(
         self, index: Any, tokens: spaces.Array, *, reset: bool, publish_early: bool

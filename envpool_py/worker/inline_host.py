@@ -26,7 +26,7 @@ from envpool_py.env.step_loop import StepLoop
 from envpool_py.env.tokens import ASK, ID_MASK
 from envpool_py.errors import EnvError, env_error
 from envpool_py.interrupts import is_interrupt
-from envpool_py.worker.host import Send
+from envpool_py.worker.host import Life, Send
 
 
 class InlineHost:
@@ -37,7 +37,7 @@ class InlineHost:
     """
 
     measures = True
-    is_dead = is_restarting = False
+    life = Life.RUNNING
 
     def __init__(self, executors: Mapping[int, Executor]) -> None:
         self._executors = executors

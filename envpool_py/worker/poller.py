@@ -41,15 +41,18 @@ class Bell(queue.SimpleQueue[Any]):
 class Poller:
     """Waits for the results of all processes of a pool, and for events of their descriptors.
 
-    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``. This
-    function returns whether the other end is closed. The ``bell`` rings when ``wake`` is called,
-    and if ``rings``, for each result.
+    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``. The
+    ``bell`` rings when ``wake`` is called, and if ``rings``, for each result.
+
+    Attributes:
+        noticed: a process may have ended, and nobody has handled that yet.
     """
 
     rings = False
 
     def __init__(self) -> None:
         self.bell = Bell()
+        self.noticed = False
         self._notes: dict[int, Any] = {}
         self._in_a_row = 0
         self.results = self.theirs = -1
@@ -74,22 +77,21 @@ class Poller:
         with contextlib.suppress(OSError, KeyError, ValueError):  # not watched
             self._poll.unregister(fd)
 
-    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:
+    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:
         """Wait for results or for an event of a watched descriptor; append results to ``chunks``.
 
         Spin for ``spin_for`` seconds, and yield the core after each poll; then sleep. The wait ends
-        after ``timeout`` seconds in total (None: no timeout). Return whether a process has ended,
-        or has closed its connection.
+        after ``timeout`` seconds in total (None: no timeout).
         """
         if spin_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
             if self.collect(chunks):
-                return False
+                return
             end = perf_counter() + (spin_for if timeout is None else min(timeout, spin_for))
             while perf_counter() < end:
                 os.sched_yield()
                 if self.collect(chunks):
-                    return False
+                    return
         self._in_a_row = 0
         if timeout is not None:
             if 0 < timeout < _EXACT and self._second == 1:
@@ -97,13 +99,11 @@ class Poller:
                     select.select([self._poll], [], [], timeout)
                     timeout = 0.0
             timeout = min(timeout, _LONGEST) * self._second
-        noticed = False
         for fd, events in self._poll.poll(timeout):
             if fd == self.results:
                 self.collect(chunks)
             elif (note := self._notes.get(fd)) is not None:
-                noticed |= note(fd, events)
-        return noticed
+                note(fd, events)
 
     def collect(self, chunks: list[bytes]) -> bool:
         """Take the results that have arrived; return whether there were any."""
@@ -150,23 +150,20 @@ class QueuePoller(Poller):
     def __init__(self) -> None:
         super().__init__()
         self._arrived: deque[Any] = deque()
-        self._noticed = False
 
     def note(self, found: bytes | Callable[[], bytes]) -> None:
         """Queue tokens, or a function that handles an event and returns its tokens."""
         self._arrived.append(found)
         self.bell.put(None)
 
-    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
+    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:  # noqa: ARG002
         """Wait for results or for another event; see ``Poller``."""
-        if not self._noticed and not self._arrived:
+        if not self._arrived:
             wait = _LONGEST_OF_QUEUE if timeout is None else min(timeout, _LONGEST_OF_QUEUE)
             with contextlib.suppress(queue.Empty):
                 # Python 3.10 waits without end where the time is over when it looks a second time.
                 self.bell.get(wait > 0, max(wait, 1e-3))
         self.collect(chunks)
-        noticed, self._noticed = self._noticed, False
-        return noticed
 
     def collect(self, chunks: list[bytes]) -> bool:
         count = len(chunks)
@@ -176,7 +173,6 @@ class QueuePoller(Poller):
             found = self._arrived[0]
             # If an interrupt comes before this is noted, the event is handled once more.
             tokens = found if isinstance(found, bytes) else found()
-            self._noticed |= not tokens
             with contextlib.suppress(IndexError):  # a signal handler has closed the pool
                 self._arrived[0] = tokens
                 # One call, so that no interrupt comes between the queue and the list.

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, NamedTuple
 
-from envpool_py import errors
+from envpool_py import errors, interrupts
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block
 from envpool_py.env.executor import EnvSpaces
@@ -38,11 +38,11 @@ from envpool_py.env.tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.interrupts import ordinary
 from envpool_py.worker import file_descriptors, messages, watchdog, worker_loop
-from envpool_py.worker.host import Send
+from envpool_py.worker.host import Life, Send
 from envpool_py.worker.poller import Poller
 
-#: Seconds for which a process that has closed its socket may take to end, before it is killed.
-DISCONNECTED_FOR = 1.0
+#: Seconds that a process may take to end, once its socket is closed or an env_fn has raised.
+ENDS_WITHIN = 1.0
 #: Seconds after which a pool warns of a slow ``env_fn``, and kills a process that it restarts.
 SLOW_START = 60.0
 
@@ -54,6 +54,20 @@ _UNREADABLE = "it sent what cannot be read"
 _READ = 1 << 18
 #: The signal that kills. Windows has no SIGKILL, and this package has no worker processes there.
 KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
+
+
+class Exit(NamedTuple):
+    """Why a process has ended, or is about to end.
+
+    ``reason``: what the pool killed it for, else its signal or exit code. ``error``: the error of
+    an env_fn, which it has reported. ``line``, ``stack``: the user's line and the env's frames at
+    which it has ended.
+    """
+
+    reason: str
+    error: EnvError | None = None
+    line: str = ""
+    stack: str = ""
 
 
 class Stream:
@@ -83,7 +97,7 @@ class Stream:
             sent.extend(map(os.write, (self.fd,), (data[sum(sent) :],)))
         except BlockingIOError:
             pass
-        except ConnectionError:  # the process has ended; ``_on_event`` handles that
+        except ConnectionError:  # the process has ended; ``reap`` handles that
             data = b""
         self.outbox = data[sum(sent) :], []
         return not self.outbox[0]
@@ -128,18 +142,15 @@ class Stream:
 class ProcessHost:
     """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
 
-    ``start``, ``read``, ``reap`` and ``death_of`` are its life, in this order. Threads and actors
-    replace ``_launch``, ``signal``, ``_free`` and the ways in which data comes and goes.
+    ``start``, ``read``, ``reap`` and ``error_of`` are its life, in this order. Threads and actors
+    replace ``_launch``, ``has_ended``, ``signal``, ``_free`` and the ways in which data comes and
+    goes.
 
     Attributes:
-        exit: how the process ended; None while it runs, "" before it was started.
-        ended: whether the process has ended and its end was not handled yet.
-        restart_begun: whether the process was restarted, and recovery has not handled that yet.
-        deadline: the time at which it is killed if it still makes an env, or is ``disconnected``:
-            has closed its connection; infinity: never.
-        kill_reason: why the pool killed it; None if it did not.
-        start_error: the error of an env_fn.
-        stack: the user's line and the env's frames at which the process has ended.
+        life: its life; the end of a process is noticed by the poller, and handled by ``reap``.
+        exit: why it has ended, or was killed; None before that.
+        deadline: the time at which it is killed if it still makes an env, or cannot go on; infinity:
+            never.
         name: what errors call the process.
         items: the data that the process sent beside rows, each with the token of its request.
         sent: the number of messages written, or waiting to be written.
@@ -158,8 +169,8 @@ class ProcessHost:
         self.close_errors: list[EnvError] = []
         # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
-        self.exit: str | None = ""
-        self.ended = self.restart_begun = False
+        self.life = Life.NEW
+        self.exit: Exit | None = None
         self.process: Any = None
         self.stream: Any = None
         self._death_fd = self.stacks = -1
@@ -167,14 +178,10 @@ class ProcessHost:
     def start(self, *, again: bool = False) -> None:
         """Start the process and return while it makes its envs; OSError if that fails."""
         self.spaces: dict[int, EnvSpaces] = {}
-        self.start_error: EnvError | None = None
-        self.kill_reason: str | None = None
-        self.stack = "", ""
-        self.deadline, self.sent, self.disconnected = math.inf, 0, False
+        self.exit, self.sent = None, 0
         self._launch()
-        if again:
-            self.restart_begun, self.deadline = True, time.monotonic() + SLOW_START
-        self.exit = None
+        self.deadline = time.monotonic() + SLOW_START if again else math.inf
+        self.life = Life.STARTING  # NEW | ENDED -> STARTING
 
     def _launch(self) -> None:
         self.process = None
@@ -186,7 +193,6 @@ class ProcessHost:
                     spare.callback(os.close, os.dup(self.stream.fd))
             self.stacks = shared_memory.create()
             shared = self._shared._replace(stacks=self.stacks)
-            # Stored before the start, so that it can be killed after an interrupt.
             self.process = self._context.Process(  # type: ignore[attr-defined]
                 target=worker_loop.main,
                 args=(self.number, self.ids, self.env_fns, theirs, shared),
@@ -213,11 +219,6 @@ class ProcessHost:
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
 
-    @property
-    def started(self) -> bool:
-        """Whether all of its envs are made."""
-        return len(self.spaces) == len(self.ids)
-
     def attach(self, block: Block) -> None:
         """Let the process write rows into the block from now on."""
         self.write(messages.pack(messages.ATTACH, pickle.dumps(block.spec)))
@@ -243,7 +244,7 @@ class ProcessHost:
 
     def write(self, data: bytes) -> None:
         """Send a message; bytes that the process does not accept at once are sent later."""
-        if self.exit is not None or self.stream.fd < 0:  # an interrupt may come between the two
+        if not self._is_alive() or self.stream.fd < 0:  # the pool may be closed meanwhile
             return
         stream = self.stream
         self.sent += 1
@@ -260,19 +261,17 @@ class ProcessHost:
         if not stream.flush():
             self._poller.watch(stream.fd, self._on_event, write=True)
 
-    def _on_event(self, fd: int, events: int) -> bool:
-        """Handle an event; return whether the process has ended, or has closed its connection."""
+    def _on_event(self, fd: int, events: int) -> None:
         if fd == self._death_fd:
-            self.ended = True
-            return True
+            self._poller.noticed = True
+            return
         if events & select.POLLOUT and self.stream.flush():
             self._poller.watch(fd, self._on_event)
         self.read()
         if self.stream.ended:
+            self._poller.noticed = True
+            self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
             self._poller.forget(fd)  # else every poll would report it
-            self.disconnected = True
-            self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
-        return bool(self.stream.ended)
 
     def read(self) -> bool:
         """Handle the items that have arrived; return whether there were any."""
@@ -285,33 +284,42 @@ class ProcessHost:
                 if data:  # else the process has just started
                     made = self._unpack(i, status, data, "env_fn")
                     if isinstance(made, EnvError):
-                        self.start_error = made
+                        self._fail_start(made)
                     else:
                         self.spaces[i] = made
-                if self.restart_begun:
+                if self.life is Life.STARTING and len(self.spaces) == len(self.ids):
+                    self.life, self.deadline = Life.RUNNING, math.inf  # STARTING -> RUNNING
+                elif self.deadline < math.inf and self.exit is None:
                     limit = self._shared.options.step_timeout or SLOW_START
-                    self.deadline = math.inf if self.started else time.monotonic() + limit
+                    self.deadline = time.monotonic() + limit
             elif status == messages.CLOSE_FAILURE:
                 if (error := self._unpack(i, status, data)) is not None:
                     self.close_errors.append(error)
             elif status == _INVALID:
                 self.kill(_UNREADABLE)
-            elif status == messages.FAILURE and not self.started:
-                self.start_error = self._unpack(i, status, data)
+            elif status == messages.FAILURE and self.life is Life.STARTING:
+                self._fail_start(self._unpack(i, status, data))
             else:
                 self.items[token & _KEY] = token & ~RESET, (status, data)
             items.popleft()
         return found
+
+    def _fail_start(self, error: EnvError | None) -> None:
+        """Note the error of an env_fn, after which the process ends by itself; None: unreadable."""
+        if self.exit is None:
+            self.exit = Exit("", error)
+        self._poller.noticed = True
+        self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
 
     def take_item(self, token: int, kind: str) -> Any:
         i, key = token & ID_MASK, token & _KEY
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
                 self.kill(_UNREADABLE)
-                return self.death_of(i)
+                return self.error_of(i)
         status, data = self.items.pop(key)[1]
         found = self._unpack(i, status, data, kind)
-        return self.death_of(i) if found is None else found  # an error may be false: `__len__`
+        return self.error_of(i) if found is None else found  # an error may be false: `__len__`
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:
         """Return the value, or the EnvError, in an item of env ``i``.
@@ -330,21 +338,22 @@ class ProcessHost:
 
     def signal(self, signum: int) -> None:
         """Send a signal to the process and to all processes that it has started."""
-        for send in (os.killpg, os.kill) if self.exit is None else ():  # it may have no group yet
+        for send in (os.killpg, os.kill) if self._is_alive() else ():  # it may have no group yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self.process.pid, signum)
 
     def kill(self, reason: str | None = None) -> None:
         """Kill the process, without waiting for its end."""
-        if reason is not None and self.kill_reason is None:
-            self.kill_reason = f"{self.killed}: {reason}"
+        if reason is not None and self.exit is None:
+            self.exit = Exit(f"{self.killed}: {reason}")
         self.signal(KILL)
 
     def end(self, reason: str | None = None) -> None:
         """Kill the process and wait for its end, at most 5 seconds."""
         self.kill(reason)
         if self._death_fd >= 0:
-            self.ended |= file_descriptors.is_readable(self._death_fd, 5)
+            file_descriptors.is_readable(self._death_fd, 5)
+        self._poller.noticed = True
 
     def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
         """Kill the process of these envs; return an error for each, with the stack of a thread."""
@@ -360,55 +369,56 @@ class ProcessHost:
         """Return the user's line and the env's frames at which this thread is now."""
         return watchdog.await_stack(self.stacks, self.process.pid, thread)
 
-    def reap(self) -> bool:
-        """Return ``ended``; if so, read the last items, and free what the process has left."""
-        if self.ended and self.exit is None:
-            while self.read():
-                pass
-            self.deadline = math.inf
-            how = self._free()
-            # Last, so that all of this is repeated after an interrupt.
-            self.exit = self.kill_reason or how
-        return self.ended
+    def _is_alive(self) -> bool:
+        return self.life in (Life.STARTING, Life.RUNNING)
 
-    def _free(self) -> str:
+    def has_ended(self) -> bool:
+        """Whether the process has ended, be that handled or not."""
+        return self._death_fd < 0 or file_descriptors.is_readable(self._death_fd, 0)
+
+    def reap(self) -> bool:
+        """Whether the process has ended; if so, read its last items, and free what it has left."""
+        with interrupts.deferred():
+            if self._is_alive() and self.has_ended():
+                while self.read():
+                    pass
+                found = self._free()
+                if self.exit is None:
+                    self.exit = found
+                self.exit = self.exit._replace(stack=found.stack)
+                self.deadline, self.life = math.inf, Life.ENDED  # STARTING | RUNNING -> ENDED
+        return self.life is Life.ENDED
+
+    def _free(self) -> Exit:
         """Kill the children of an ended process, close its descriptors; return how it ended."""
-        if self.stacks >= 0:
-            self.stack = watchdog.read_stack(self.stacks)
+        line, stack = watchdog.read_stack(self.stacks)
         self.signal(KILL)  # before the join lets the system reuse the pid
         self._close_descriptors()
         self.process.join(5)
         self._finalizer.cancel()
         how = errors.name_exit(self.process.exitcode)
-        self.exit = self.kill_reason or how  # first: a closed process takes no signal
         with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
             self.process.close()
-        return how
+        return Exit(how, None, line, stack)
 
     def _close_descriptors(self) -> None:
         for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
             fd: int = getattr(owner, name)
             self._poller.forget(fd)
-            setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
+            setattr(owner, name, -1)
             file_descriptors.release(fd)
 
-    def death_of(self, i: int) -> WorkerDiedError:
-        """Return a new error that says how the process of env ``i`` ended."""
-        line, stack = self.stack
-        text = f"the {self.name} {self.exit or self.kill_reason}{'' if self.kill_reason else line}"
-        if not self.started:
+    def error_of(self, i: int) -> EnvError:
+        """Return the error of its env_fn, or a new one: how the process of env ``i`` ended."""
+        found = self.exit or Exit("has ended")
+        if found.error is not None:
+            return found.error
+        text = f"the {self.name} {found.reason}{found.line}"
+        if len(self.spaces) < len(self.ids):
             text += " while starting"
             method = "fork" if self._context is None else self._context.get_start_method()
             if method != "fork":
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
         others = [other for other in self.ids if other != i]
         shared = f"; it was also that of {errors.name_ids(others)}" if others else ""
-        return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others), details=stack)
-
-    @property
-    def is_dead(self) -> bool:
-        return self.exit is not None or self.restart_begun
-
-    @property
-    def is_restarting(self) -> bool:
-        return self.restart_begun and self.exit is None and not (self.started or self.start_error)
+        return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others), details=found.stack)

@@ -28,6 +28,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from envpool_py import interrupts
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
@@ -37,6 +38,7 @@ from envpool_py.options import ProcessOptions
 from envpool_py.worker import file_descriptors, messages, process_host, worker_loop
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.poller import Poller
+from envpool_py.worker.host import Life
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
 
@@ -103,25 +105,14 @@ class Supervisor:
 
     @contextlib.contextmanager
     def starting(self, *, warn_of_forks: bool) -> Iterator[None]:
-        """Defer Ctrl-C while processes start; issue Python's warning about forks at most once.
+        """Defer signals while processes start; issue Python's warning about forks at most once.
 
         An interrupt during a fork would be lost in callbacks, or reach a child that does not have
         its own process group yet. Python 3.12 warns of every fork in a program with threads.
         """
-        noted: list[Any] = []
-        main = threading.current_thread() is threading.main_thread()
-        before = signal.getsignal(signal.SIGINT) if main else None
-        try:  # another signal's handler may raise at any line
-            if before is not None:
-                signal.signal(signal.SIGINT, lambda *args: noted.append(args))
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                yield
-        finally:
-            if before is not None:
-                signal.signal(signal.SIGINT, before)
-                if noted:
-                    signal.raise_signal(signal.SIGINT)
+        with interrupts.deferred(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
         for one in caught:
             if "multi-threaded, use of fork" not in str(one.message):
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
@@ -184,12 +175,12 @@ class Supervisor:
         """
         warn_at = time.monotonic() + process_host.SLOW_START
         while True:
-            ended = [host for host in self.hosts if host.reap()]
-            errors = [host.start_error for host in self.hosts if host.start_error is not None]
-            errors += [host.death_of(host.ids[0]) for host in ended if host.start_error is None]
-            if errors:
-                raise combine(errors)
-            late = [i for host in self.hosts if not host.started for i in host.ids]
+            failed = [host for host in self.hosts if host.exit is not None]
+            if self.poller.noticed:
+                failed += [host for host in self.hosts if host.reap() and host not in failed]
+            if failed:
+                raise combine([host.error_of(host.ids[0]) for host in failed])
+            late = [i for host in self.hosts if host.life is not Life.RUNNING for i in host.ids]
             if not late:
                 return {i: spaces for host in self.hosts for i, spaces in host.spaces.items()}
             left = warn_at - time.monotonic()
@@ -235,24 +226,31 @@ class Supervisor:
         left = max(min(due, *[host.deadline for host in self.hosts]) - time.monotonic(), 0.0)
         return left if timeout is None else min(left, timeout)
 
+    def is_due(self) -> bool:
+        """Whether ``enforce_deadlines`` has something to do."""
+        return self.timeout(None) <= 0
+
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
         now = time.monotonic()
         for host in self.hosts:
-            if host.deadline <= now and host.disconnected:
+            if host.deadline > now:
+                continue
+            if host.stream.ended or host.exit is not None:
                 host.end("it closed its connection to the pool")
-            elif host.deadline <= now:
+            else:
                 i = next(i for i in host.ids if i not in host.spaces)
                 limit = self._options.step_timeout or process_host.SLOW_START
                 fact = f"did not return from env_fn within {limit:g} seconds"
-                (host.start_error,) = host.kill_slow([i], 0, fact)
+                (error,) = host.kill_slow([i], 0, fact)
+                host.exit = process_host.Exit("", error)
         watchdog = self.watchdog
         if watchdog is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
             return
         for number, env_id in watchdog.find_overdue(self._messages_sent):
             host = next(host for host in self.hosts if number in host.ids)
-            if host.ended:  # another env of the process was overdue
+            if host.exit is not None:  # another env of the process was overdue
                 continue
             named, did = (host.ids, "begin") if env_id is None else ([env_id], "end")
             fact = f"did not {did} its request within step_timeout={watchdog.limit} seconds"
@@ -260,7 +258,7 @@ class Supervisor:
 
     def _messages_sent(self) -> dict[int, int]:
         """Return for each env of processes that run the messages sent to the env's heartbeat."""
-        running = [host for host in self.hosts if host.exit is None and host.started]
+        running = [host for host in self.hosts if host.life is Life.RUNNING]
         return {i: host.sent * (i == host.ids[0]) for host in running for i in host.ids}
 
     def close(self) -> list[EnvError]:
@@ -290,10 +288,8 @@ class Supervisor:
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while True:
-            for host in self.hosts:
-                if host.reap():
-                    host.ended = False
             left = deadline - time.monotonic()
-            if left <= 0 or all(host.exit is not None for host in self.hosts):
+            # A host that was not started has nothing to end.
+            if all([host.reap() or host.life is Life.NEW for host in self.hosts]) or left <= 0:
                 return
             self.poller.fetch([], 0, left)
