@@ -61,7 +61,6 @@ class _Outbox:
     """Collects the data that a worker process would send, for one reply; as ``ChildConnection``."""
 
     def __init__(self) -> None:
-        # Threads only append.
         self._items: list[tuple[int, int, bytes]] = []  # token, status, data
         self._tokens: list[bytes] = []
 
