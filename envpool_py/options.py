@@ -193,8 +193,6 @@ class ProcessOptions:
             no timeout.
         caller_steps: step the last envs in this process, without isolation: as many as a worker
             process has, or half as many with ``wait_num`` or ``timeout``.
-        concurrent: step the envs of a process at the same time, each in its own thread; for envs
-            that wait for something.
         num_processes: the number of worker processes, each with an equal share of the envs. None:
             one per env.
     """
@@ -203,7 +201,6 @@ class ProcessOptions:
     affinity: bool = False
     step_timeout: float | None = None
     caller_steps: bool = False
-    concurrent: bool = False
     num_processes: int | None = None
 
     def __post_init__(self) -> None:
@@ -211,8 +208,6 @@ class ProcessOptions:
         _check_fields(self, num_processes=check_count)
         if self.caller_steps and self.num_processes is None:
             raise ValueError("caller_steps: every env has its own process; pass num_processes")
-        if self.caller_steps and self.concurrent:
-            raise ValueError("caller_steps: the caller steps envs one by one; drop concurrent")
         if self.caller_steps and self.step_timeout is not None:
             raise ValueError(
                 "step_timeout: an env that the caller steps cannot be killed; pass"

@@ -155,7 +155,6 @@ def threads() -> dict[str, float]:
     """
     names = {
         "ThreadVectorEnv": "threads",
-        "2 processes, concurrent": "concurrent",
         "one process per env": "each",
         "2 processes": "two",
         "TorchRL": "torchrl",

@@ -1,7 +1,7 @@
 """Step 64 sessions of an HTTP server, some of them slow and some failing, in threads.
 
     python examples/http_sessions.py
-    python examples/http_sessions.py --processes 2
+    python examples/http_sessions.py --processes
 
 The server is in this program, for the example only: each session answers after 10 to 50 ms. Every
 eighth session fails at times, with the status 500. Another eighth does not answer at times.
@@ -100,19 +100,17 @@ class SessionEnv(gym.Env[Any, Any]):
         self.connection.close()
 
 
-def make_pool(port: int, num_envs: int, processes: int, **options: Any) -> BaseVectorEnv:
-    """Make the pool: threads of this process, or of worker processes."""
+def make_pool(port: int, num_envs: int, processes: bool, **options: Any) -> BaseVectorEnv:
+    """Make the pool: threads of this process, or one worker process per env."""
     env_fns = [lambda i=i: SessionEnv(port, i) for i in range(num_envs)]
-    if processes:
-        return ShmemVectorEnv(env_fns, num_processes=processes, concurrent=True, **options)
-    return ThreadVectorEnv(env_fns, **options)
+    return (ShmemVectorEnv if processes else ThreadVectorEnv)(env_fns, **options)
 
 
 def main() -> None:
     """Run the example."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--num-envs", type=int, default=64)
-    parser.add_argument("--processes", type=int, default=0, help="0: threads of this process")
+    parser.add_argument("--processes", action="store_true", help="one process per env, not threads")
     parser.add_argument("--seconds", type=float, default=5.0)
     args = parser.parse_args()
 

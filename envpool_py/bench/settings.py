@@ -40,7 +40,6 @@ class Setting(NamedTuple):
     num_processes: int = 0  # 0: none, or the pool decides
     wait_num: int | None = None
     caller_steps: bool = False
-    concurrent: bool = False
     copy: bool = True
     on_error: str = "raise"
     context: str | None = None
@@ -61,7 +60,7 @@ class Setting(NamedTuple):
     @property
     def in_threads(self) -> bool:
         """Whether each env has its own thread."""
-        return self.concurrent or self.pool == "thread"
+        return self.pool == "thread"
 
     @property
     def in_caller(self) -> bool:
@@ -76,7 +75,6 @@ class Setting(NamedTuple):
         if self.num_processes:
             parts = [procs] if self.pool == "shmem" else [self.pool, procs]
         parts[-1] += " + caller" if self.caller_steps else ""
-        parts[-1] += " + threads" if self.concurrent else ""
         parts += [f"wait {self.wait_num}"] if self.wait_num is not None else []
         parts += [] if self.copy else ["no copy"]
         return ", ".join(parts)

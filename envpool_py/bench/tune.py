@@ -35,7 +35,7 @@ def first_settings(
     likely = (num_cores, num_envs, 2 * num_cores, max(1, num_cores // 2))
     counts = dict.fromkeys(min(count, num_envs, max_processes) for count in likely)
     best, *others = (Setting("shmem", num_envs, count) for count in counts)
-    found = [best._replace(concurrent=True), Setting("thread", num_envs)] if waits else []
+    found = [Setting("thread", num_envs)] if waits else []
     found += [best, Setting("dummy", num_envs)]
     if best.num_processes > 1:
         found.append(beside_caller(best))

@@ -38,10 +38,10 @@ from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.space_list import SpaceList, common_space
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_isinstance import class_of
+from envpool_py.pool.worker_calls import join_workers
 from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
 from envpool_py.worker import supervisor
-from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import warn_of_torch
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.host_group import HostGroup
@@ -570,13 +570,7 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
     """Configure workers and executors, and add recovery and recording to the engine."""
     engine = pool.engine
     engine.flight.recovery = recovery = Recovery(engine)
-
-    def ask(i: int, request: Request) -> Any:
-        return env_method_calls.ask(engine, np.array([i], dtype=np.intp), [request])[0]
-
-    for i, worker in enumerate(pool.workers):
-        if isinstance(worker, SubprocEnvWorker):
-            worker.join(functools.partial(ask, i), functools.partial(engine.hosts.of, i))
+    join_workers(pool, BaseVectorEnv)
     if options.env.episode_seeds or options.env.recycle:
         positions = engine.flight.positions
         positions.roots = {i: positions.root_of(i) for i in positions.roots}

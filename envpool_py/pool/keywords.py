@@ -49,7 +49,6 @@ class ProcessPoolKeywords(PoolKeywords, total=False):
     affinity: bool
     step_timeout: float | None
     caller_steps: bool
-    concurrent: bool
 
 
 #: Options that only pools with processes take; of these, threads take ``step_timeout``.
@@ -76,6 +75,7 @@ _PROCESSES = "ShmemVectorEnv and SubprocVectorEnv take it"
 _HINTS = dict.fromkeys(OF_PROCESSES, _PROCESSES) | {
     "num_envs": "it has one env per env_fn; envpool_py.make(env, num_envs) makes copies",
     "backend": "the class decides; envpool_py.make takes it",
+    "concurrent": "for envs that wait, use ThreadVectorEnv, or backend='thread' in envpool_py.make",
     "env_kwargs": "pass env_fns that make the env with them, such as functools.partial",
     "wrappers": "pass env_fns that wrap the env",
     "step_timeout": "an env that hangs in this process cannot be ended; ShmemVectorEnv,"

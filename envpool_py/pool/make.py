@@ -92,7 +92,7 @@ def make(
     env_fn = env_fn_of(env, dict(env_kwargs or {}), wrappers)
     if backend == num_processes == "auto" and missing():
         cls = DummyVectorEnv
-    elif backend == num_processes == "auto" and not options.get("concurrent"):
+    elif backend == num_processes == "auto":
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.
         partial = wait_num < num_envs or timeout is not None

@@ -16,7 +16,6 @@ from envpool_py.pool.keywords import PoolKeywords, ProcessPoolKeywords, check_op
 from envpool_py.pool.signatures import spell_out
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
-from envpool_py.worker.cores_and_threads import usable_cores
 
 
 @spell_out(PoolKeywords)
@@ -67,9 +66,7 @@ class ShmemVectorEnv(BaseVectorEnv):
         check_options(ShmemVectorEnv.__init__, type(self).__name__, options)
         env_fns = arguments.check_env_fns(env_fns)
         count: Any = arguments.check_num_processes(num_processes)
-        if count == "auto" and options.get("concurrent"):
-            count = min(len(env_fns), len(usable_cores()))
-        elif count == "auto":
+        if count == "auto":
             count = backend_choice.choose_processes(
                 backend_choice.probe(env_fns[0], context), len(env_fns)
             )

@@ -10,9 +10,7 @@ import faulthandler
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from envpool_py.env.tokens import ASK, ID_MASK
 from envpool_py.worker import messages
 from envpool_py.worker.messages import HEADER
 from envpool_py.worker.watchdog import Watchdog, stack_of_thread
-from envpool_py.worker.worker_loop import EnvLoop, one_by_one
+from envpool_py.worker.worker_loop import EnvLoop
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.
@@ -63,7 +61,6 @@ class _Outbox:
     """Collects the data that a worker process would send, for one reply; as ``ChildConnection``."""
 
     def __init__(self) -> None:
-        # Threads only append.
         self._items: list[tuple[int, int, bytes]] = []  # token, status, data
         self._tokens: list[bytes] = []
 
@@ -84,18 +81,14 @@ class _Outbox:
 
 
 class EnvActor:
-    """The envs ``ids``, stepped one by one, or with ``concurrent`` each in its own thread.
+    """The envs ``ids``, stepped one by one.
 
     Its block has rows for all envs of the pool, of which only theirs take memory.
     """
 
-    def __init__(self, ids: Sequence[int], *, concurrent: bool = False) -> None:
-        self._ids = ids
-        self._outbox, claimed = _Outbox(), dict[int, int]()
-        shares = [[i] for i in ids] if concurrent else [ids]
-        # By the first of their envs.
-        self._loops = {s[0]: EnvLoop(s, self._outbox, claimed) for s in shares}
-        self._threads = {i: ThreadPoolExecutor(1) for i in ids} if concurrent else {}
+    def __init__(self, ids: Sequence[int]) -> None:
+        self._ids, self._outbox = ids, _Outbox()
+        self._loop = EnvLoop(ids, self._outbox, {})
         self._attached = threading.Event()
 
     def greet(self) -> str:
@@ -105,9 +98,7 @@ class EnvActor:
 
     def build(self, env_fns: Sequence[bytes]) -> list[Any]:
         """Make the envs; return the reply, with their spaces or an error."""
-        shares = [[each] for each in env_fns] if self._threads else [env_fns]
-        loops = zip(self._loops.items(), shares, strict=True)
-        self._run({i: partial(loop.make_envs, share) for (i, loop), share in loops})
+        self._loop.make_envs(env_fns)
         return self._reply()
 
     def handle(self, message: bytes) -> list[Any]:
@@ -118,12 +109,11 @@ class EnvActor:
         if kind == messages.ATTACH:
             self._attach(Block(pickle.loads(body)), rest)  # noqa: S301 - from our own driver
         elif kind == messages.CLOSE:
-            self._run({i: loop.close for i, loop in self._loops.items()})
+            self._loop.close()
         else:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
-            shares = one_by_one(kind, body) if self._threads else [(self._ids[0], body)]
-            self._run({i: partial(self._loops[i].handle_message, kind, own) for i, own in shares})
+            self._loop.handle_message(kind, body)
         return self._reply()
 
     def _reply(self) -> list[Any]:
@@ -135,17 +125,8 @@ class EnvActor:
         large = len(rows) >= 100_000  # then the driver reads them where Ray keeps them, as an array
         return [tokens, groups, np.frombuffer(rows, "u1") if large else rows, items]
 
-    def _run(self, calls: Mapping[int, Callable[[], object]]) -> None:
-        """Make these calls, each in the thread of the loop with this env, and wait for all."""
-        if self._threads:
-            for each in [self._threads[i].submit(call) for i, call in calls.items()]:
-                each.result()
-        else:
-            calls[self._ids[0]]()
-
     def _attach(self, block: Block, positions: bytes) -> None:
-        loops = self._loops.items()
-        self._run({i: partial(loop.handle_message, messages.ATTACH, block) for i, loop in loops})
+        self._loop.handle_message(messages.ATTACH, block)
         self._block, self._rows = block, Rows(block)
         self._rows.put(POSITIONS, np.array(self._ids), positions)
         self._known = np.zeros(block.spec.num_envs, np.int64)  # the forms that the driver knows

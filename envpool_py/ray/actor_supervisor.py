@@ -154,8 +154,7 @@ class ActorSupervisor(Supervisor):
 
     def _open(self) -> None:
         remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)
-        make = partial(remote(EnvActor).remote, concurrent=self._options.concurrent)
-        shared: Any = SimpleNamespace(make=make, options=self._options)
+        shared: Any = SimpleNamespace(make=remote(EnvActor).remote, options=self._options)
         self._add_hosts(ActorHost, None, shared)
 
     def _new_block(self, spec: Spec) -> Block:
@@ -163,8 +162,7 @@ class ActorSupervisor(Supervisor):
 
     def describe(self) -> str:
         """What a pool's ``repr`` says of its actors."""
-        text = f", num_actors={len(self.hosts)}"
-        return text + (", concurrent=True" if self._options.concurrent else "")
+        return f", num_actors={len(self.hosts)}"
 
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill actors past their deadline, then those with a stuck env, and yield its error."""

@@ -25,7 +25,6 @@ class RayKeywords(PoolKeywords, total=False):
 
     step_timeout: float | None
     caller_steps: bool
-    concurrent: bool
 
 
 class RayEnvWorker(SubprocEnvWorker):

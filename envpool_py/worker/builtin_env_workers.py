@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -14,7 +15,41 @@ from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.supervisor import Supervisor
 
 
-class DummyEnvWorker(EnvWorker):
+class BuiltinEnvWorker(EnvWorker):
+    """The part that the built-in workers share: in a pool, the pool answers their requests."""
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        super().__init__(env_fn)
+        self._request: Request | None = None
+        # In a pool, see ``join``.
+        self._ask: Callable[[Request], Any] | None = None
+        self._host: Callable[[], Any] | None = None
+
+    def join(self, ask: Callable[[Request], Any], host: Callable[[], Any]) -> None:
+        """Join a pool: ``ask`` lets the pool answer a request, ``host`` returns the env's host."""
+        self._ask, self._host = ask, host
+
+    def send(self, request: Request) -> None:
+        """Store the request for ``recv``."""
+        self._request = request
+
+    def recv(self) -> Any:
+        """Return the reply; wait for it, or carry the request out now."""
+        request, self._request = self._request, None
+        if request is None:
+            raise RuntimeError("recv: no request was sent; call send() first")
+        return self._reply_to(request) if self._ask is None else self._ask(request)
+
+    @abstractmethod
+    def _reply_to(self, request: Request) -> Any:
+        """Return the reply, outside a pool."""
+
+    def cancel(self) -> None:
+        """Drop the request."""
+        self._request = None
+
+
+class DummyEnvWorker(BuiltinEnvWorker):
     """A worker whose env is in this process; ``recv`` carries out the request.
 
     Args:
@@ -24,34 +59,21 @@ class DummyEnvWorker(EnvWorker):
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         super().__init__(env_fn)
         self.executor = Executor(env_fn)
-        self._request: Request | None = None
 
     @property
     def env(self) -> Any:
         """The env itself."""
         return self.executor.env
 
-    def send(self, request: Request) -> None:
-        """Store the request for ``recv``."""
-        self._request = request
-
-    def recv(self) -> Any:
-        """Carry the request out and return the reply."""
-        request, self._request = self._request, None
-        if request is None:
-            raise RuntimeError("recv: no request was sent; call send() first")
+    def _reply_to(self, request: Request) -> Any:
         return self.executor(request)
-
-    def cancel(self) -> None:
-        """Drop the request."""
-        self._request = None
 
     def close(self) -> None:
         """Close the env."""
         self.executor.close()
 
 
-class SubprocEnvWorker(EnvWorker):
+class SubprocEnvWorker(BuiltinEnvWorker):
     """A worker whose env is in a worker process.
 
     The process starts with the first request. In a pool, the pool starts all processes at once, and
@@ -76,32 +98,18 @@ class SubprocEnvWorker(EnvWorker):
         super().__init__(env_fn)
         self.share_memory = share_memory
         self.context = context
-        self._request: Request | None = None
-        # In a pool, see ``join``.
-        self._ask: Callable[[Request], Any] | None = None
-        self._host: Callable[[], Any] | None = None
         # Outside a pool.
         self._supervisor: Supervisor | None = None
         self._token = 0
-
-    def join(self, ask: Callable[[Request], Any], host: Callable[[], Any]) -> None:
-        """Join a pool: ``ask`` carries out a request on the env, ``host`` returns its host."""
-        self._ask, self._host = ask, host
 
     def send(self, request: Request) -> None:
         """Send the request to the process."""
         if self._ask is None:
             host = self._started().hosts[0]
             host.prepare_requests([(self._token, request)])()
-        self._request = request
+        super().send(request)
 
-    def recv(self) -> Any:
-        """Wait for the reply."""
-        request, self._request = self._request, None
-        if request is None:
-            raise RuntimeError("recv: no request was sent; call send() first")
-        if self._ask is not None:
-            return self._ask(request)
+    def _reply_to(self, request: Request) -> Any:
         supervisor = self._started()
         host = supervisor.hosts[0]
         chunks: list[bytes] = []
@@ -116,7 +124,7 @@ class SubprocEnvWorker(EnvWorker):
 
     def cancel(self) -> None:
         """Cancel the request; its reply is dropped when it arrives."""
-        self._request = None
+        super().cancel()
         self._token += GENERATION
 
     def close(self) -> None:

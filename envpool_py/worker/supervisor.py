@@ -217,7 +217,7 @@ class Supervisor:
         text = f", {self.counted}={len(self.hosts)}"
         if self.context is not None:
             text += f", context={self.context.get_start_method()!r}"
-        return text + (", concurrent=True" if self._options.concurrent else "")
+        return text
 
     def timeout(self, timeout: float | None) -> float:
         """Return the seconds until the next deadline, at most ``timeout``; infinity: none."""

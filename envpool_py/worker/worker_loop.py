@@ -13,14 +13,12 @@ import contextlib
 import mmap
 import os
 import pickle
-import queue
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from multiprocessing import reduction
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -84,10 +82,7 @@ def main(
     def open_block(spec: bytes) -> Block:
         return Block(pickle.loads(spec), mmap.mmap(shared.memory, 0))  # noqa: S301 - from our parent
 
-    if shared.options.concurrent:
-        run_threads(ids, env_fns, end, open_block)
-    else:
-        run_envs(EnvLoop(ids, end, {}, open_block), end.receive, env_fns)
+    run_envs(EnvLoop(ids, end, {}, open_block), end.receive, env_fns)
     stream.detach()  # left open: the parent must not see its end before that of the process
 
 
@@ -205,79 +200,15 @@ class EnvLoop:
             self._end.send()
 
 
-def run_envs(
-    loop: EnvLoop, receive: Callable[[], Any], env_fns: Sequence[Any], *, counts: bool = True
-) -> None:
+def run_envs(loop: EnvLoop, receive: Callable[[], Any], env_fns: Sequence[Any]) -> None:
     """Carry out the parent's requests, one by one, until the parent closes the connection."""
     if loop.make_envs(env_fns):
         handled = 0
         while loop.handle_message(*receive()):
-            handled += counts
-            if loop.heartbeat is not None and counts:
+            handled += 1
+            if loop.heartbeat is not None:
                 loop.heartbeat.count(handled)
     loop.close()
-
-
-class _SharedEnd:
-    """The process's end of the connection to the parent, for several threads."""
-
-    def __init__(self, end: ChildConnection) -> None:
-        self._end, self._lock = end, threading.Lock()
-
-    def add(self, token: int, status: int, data: bytes) -> None:
-        with self._lock:
-            self._end.add(token, status, data)
-
-    def publish(self, tokens: bytes = b"") -> None:
-        with self._lock:
-            self._end.publish(tokens)
-
-    send = publish
-
-
-def run_threads(
-    ids: Sequence[int],
-    env_fns: Sequence[Any],
-    end: ChildConnection,
-    open_block: Callable[[Any], Block],
-) -> None:
-    """Carry out the parent's requests as ``run_envs`` does, but each env in its own thread."""
-    shared, claimed = _SharedEnd(end), dict[int, int]()
-    inboxes = {i: queue.SimpleQueue[tuple[int, Any]]() for i in ids}
-    threads = []
-    for i, env_fn in zip(ids, env_fns, strict=True):
-        loop = EnvLoop([i], shared, claimed)
-        run = partial(run_envs, loop, inboxes[i].get, [env_fn], counts=False)
-        threads.append(threading.Thread(target=run, daemon=True, name=f"envpool_py env {i}"))
-        threads[-1].start()
-    kind = handled = 0
-    heartbeat: Heartbeat | None = None
-    while kind != messages.CLOSE:
-        kind, body = end.receive()
-        handled += 1
-        if kind <= messages.REQUESTS:
-            for i, own in one_by_one(kind, body):
-                inboxes[i].put((kind, own))
-        else:
-            block = open_block(body) if kind == messages.ATTACH else None
-            if block is not None and block.spec.timed:
-                heartbeat = Heartbeat(block.heartbeats[ids[0]])
-            for inbox in inboxes.values():
-                inbox.put((kind, block))
-        if heartbeat is not None:
-            heartbeat.count(handled)
-    for thread in threads:
-        thread.join()
-
-
-def one_by_one(kind: int, body: bytes) -> Iterator[tuple[int, bytes]]:
-    """Split the body of a message with requests: each env, and the body of one for it alone."""
-    if kind == messages.REQUESTS:
-        for token, data in pickle.loads(body):  # noqa: S301 - from our own parent
-            yield token & ID_MASK, pickle.dumps([(token, data)])
-    else:
-        for token in memoryview(body).cast("q").tolist():
-            yield token & ID_MASK, pack_token(token)
 
 
 def _die_with_parent(alive: int) -> None:

@@ -1,4 +1,4 @@
-"""Measure pools with envs that wait: threads, threads in processes, processes, TorchRL's threads.
+"""Measure pools with envs that wait: threads, processes, TorchRL's threads.
 
     python examples/benchmark/waiting.py
     python examples/benchmark/waiting.py --seconds 5 --repeats 5 --json waiting.json
@@ -39,7 +39,6 @@ _LIMIT = 300.0  # seconds that one process may take
 
 POOLS: dict[str, Any] = {
     "ThreadVectorEnv": (ThreadVectorEnv, {}),
-    "2 processes, concurrent": (ShmemVectorEnv, {"num_processes": 2, "concurrent": True}),
     "one process per env": (ShmemVectorEnv, {}),
     "2 processes": (ShmemVectorEnv, {"num_processes": 2}),
     "TorchRL": None,

@@ -13,8 +13,7 @@ from tests.support.envs import CountEnv
 
 SHMEM = Setting("shmem", 4, 2)
 VIEWS = Setting("shmem", 4, 1, caller_steps=True, copy=False)
-OURS = [SHMEM, VIEWS, SHMEM._replace(pool="subproc"), Setting("dummy", 4)]
-OURS += [SHMEM._replace(concurrent=True), Setting("thread", 4)]
+OURS = [SHMEM, VIEWS, SHMEM._replace(pool="subproc"), Setting("dummy", 4), Setting("thread", 4)]
 
 
 class Counting(CountEnv):

@@ -19,7 +19,7 @@ ONE, SHMEM, FOUR, EACH = (Setting("shmem", 16, count) for count in (1, 2, 4, 16)
 PARTIAL, TWO_HALF = (SHMEM._replace(wait_num=wait_num) for wait_num in (4, 8))
 HALF = ONE._replace(wait_num=8)
 CALLER = ONE._replace(caller_steps=True)
-LANES, THREADS = SHMEM._replace(concurrent=True), Setting("thread", 16)
+THREADS = Setting("thread", 16)
 
 
 def results(rates, busy=None):
@@ -38,7 +38,7 @@ def test_the_first_settings():
     assert tune.first_settings(16, 2, 256, both) == [SHMEM, DUMMY, CALLER, HALF, EACH, FOUR, ONE]
     assert tune.first_settings(16, 8, 256, both)[3] == Setting("shmem", 16, 7, 8)
     assert tune.first_settings(1, 1, 256, both) == [Setting("shmem", 1, 1), Setting("dummy", 1)]
-    assert tune.first_settings(16, 2, 256, idle, waits=True)[:3] == [LANES, THREADS, SHMEM]
+    assert tune.first_settings(16, 2, 256, idle, waits=True)[:2] == [THREADS, SHMEM]
     few = tune.first_settings(64, 7, 5, both)
     assert len(set(few)) == len(few)
     assert all(each.num_processes <= 5 for each in few)
@@ -55,8 +55,8 @@ def test_partial_batches_of_the_fastest():
         quarters = [each._replace(wait_num=4) for each in (HALF, *several)]
         assert tune.partial_settings(made, callers) == halves + quarters
     assert tune.partial_settings(results({Setting("shmem", 3, 3): 1}), CALLERS) == []
-    halves = [each._replace(wait_num=8) for each in (THREADS, LANES)]
-    assert tune.partial_settings(results({THREADS: 2, LANES: 1}), CALLERS[:1])[:2] == halves
+    halves = [each._replace(wait_num=8) for each in (THREADS, EACH)]
+    assert tune.partial_settings(results({THREADS: 2, EACH: 1}), CALLERS[:1])[:2] == halves
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_partial_batches_of_the_fastest():
         ({SHMEM: 100, CALLER: 104}, SHMEM),  # isolation comes first
         ({SHMEM: 100, CALLER: 200}, CALLER),
         ({SHMEM: 100, EACH: 200}, EACH),
-        ({SHMEM: 100, LANES: 700, THREADS: 710}, LANES),
-        ({SHMEM: 100, LANES: 600, THREADS: 710}, THREADS),
+        ({SHMEM: 100, EACH: 700, THREADS: 710}, EACH),
+        ({SHMEM: 100, EACH: 600, THREADS: 710}, THREADS),
         ({DUMMY: 50, SHMEM: 100, PARTIAL: 110}, SHMEM),  # not enough for another loop
         ({DUMMY: 50, SHMEM: 100, PARTIAL: 120}, PARTIAL),
         ({SHMEM: 100, PARTIAL: 200, TWO_HALF: 198}, TWO_HALF),

@@ -17,7 +17,7 @@ from envpool_py.cli import arguments, bench, tables, tune
 from envpool_py.cli.timeline import summary
 from envpool_py.pool.backend_choice import Probe
 from tests.bench.test_measure import measurement
-from tests.bench.test_tune import CALLERS, DUMMY, EACH, LANES, PARTIAL, SHMEM, THREADS, results
+from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, THREADS, results
 from tests.support.envs import CountEnv
 
 COMPUTING = Probe(1e-3, 1e-3, 0.9e-3, 2e-3, 0.01, 5e-3, 33_600)
@@ -159,7 +159,7 @@ def test_why_that_one():
         "threads: 1 200 steps/s",
         "  1.20 times the steps of 16 procs",
     ]
-    assert why(WAITING, LANES, {LANES: 1000, THREADS: 950})[-1] == (
+    assert why(WAITING, EACH, {EACH: 1000, THREADS: 950})[-1] == (
         "  no difference from threads, where a crash of an env ends your program"
     )
     # Each figure is that of its own table.

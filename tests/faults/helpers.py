@@ -25,7 +25,7 @@ MODES = (None, "next_step", "same_step")
 # The places whose code differs. `SubprocVectorEnv` runs the code of `ShmemVectorEnv`, and the start
 # methods differ in nothing but the start: a case of each is enough.
 PROCESSES = ("shmem-fork", "shmem-fork-packed")
-EACH = ("dummy", *PROCESSES, "shmem-fork-caller", "thread", "shmem-fork-threads")
+EACH = ("dummy", *PROCESSES, "shmem-fork-caller", "thread")
 NEW = ("shmem-spawn-packed", "shmem-forkserver-packed")
 IN_CALLER = ("dummy", "shmem-fork-caller")
 

@@ -81,10 +81,10 @@ def cases():
         yield pytest.param(fault, moment, mode, place, partial, marks=marks)
     for moment, mode, partial in itertools.product(MOMENTS, MODES, [0, 1]):
         if moment != "idle" and (mode or moment != "automatic reset"):
-            for place in ("dummy", "shmem-fork-caller", "thread", "shmem-fork-threads"):
+            for place in ("dummy", "shmem-fork-caller", "thread"):
                 yield pytest.param("value", moment, mode, place, partial)
             if moment != "env_fn":  # there is no time limit in an env_fn
-                for place in ("thread", "thread-packed", "shmem-fork-threads"):
+                for place in ("thread", "thread-packed"):
                     yield pytest.param(
                         "loop",
                         moment,
@@ -93,9 +93,6 @@ def cases():
                         partial,
                         marks=[pytest.mark.slow] if partial else [],
                     )
-    for moment, mode, partial in itertools.product(MOMENTS, MODES, [0, 1]):
-        if mode or moment != "automatic reset":
-            yield pytest.param("SIGKILL", moment, mode, "shmem-fork-threads", partial)
 
 
 @pytest.mark.parametrize(("fault", "moment", "mode", "place", "partial"), list(cases()))

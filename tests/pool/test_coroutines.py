@@ -9,17 +9,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
+from envpool_py import EnvError, EnvTimeoutError, ThreadVectorEnv
 from envpool_py.worker import supervisor
 from tests.support import envs
 from tests.support.helpers import wait_until
 from tests.support.places import PLACES, QUICK
 from tests.support.reference import same
-
-CONCURRENT = [
-    (ThreadVectorEnv, {}),
-    (ShmemVectorEnv, {"num_processes": 1, "concurrent": True, "context": "fork"}),
-]
 
 
 class AsyncRandomEnv(envs.RandomEnv):
@@ -98,9 +93,8 @@ async def make_meeting(tag):
     return MeetingEnv(tag)
 
 
-@pytest.mark.parametrize(("kind", "options"), CONCURRENT)
-def test_all_envs_are_in_flight_at_once_in_one_loop(kind, options):
-    with kind([functools.partial(make_meeting, tag) for tag in range(3)], **options) as pool:
+def test_all_envs_are_in_flight_at_once_in_one_loop():
+    with ThreadVectorEnv([functools.partial(make_meeting, tag) for tag in range(3)]) as pool:
         pool.reset()
         for step in (1, 2, 3):
             assert pool.step([0] * 3)[0].tolist() == [[i, 0, step] for i in range(3)]
@@ -192,7 +186,7 @@ def test_a_fork_has_a_loop_of_its_own():
     fns = [functools.partial(AsyncRandomEnv, tag) for tag in range(2)]
     with ThreadVectorEnv(fns) as pool:
         pool.reset()
-        with PLACES["shmem-fork-threads"](fns) as other:
+        with PLACES["shmem-fork"](fns) as other:
             other.reset()
             other.step([0, 0])
         pool.step([0, 0])

@@ -25,7 +25,7 @@ from tests.support.envs import BLOCK
 from tests.support.places import PLACES, QUICK
 
 GO = 0
-CONCURRENT = ("thread", "shmem-fork", "shmem-fork-threads", "shmem-fork-packed")
+CONCURRENT = ("thread", "shmem-fork", "shmem-fork-packed")
 
 
 def count_fns(num_envs=3, length=1000):

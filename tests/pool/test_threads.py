@@ -19,12 +19,11 @@ from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads import thread_host
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker import supervisor
-from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support import envs
 from tests.support.helpers import ROOT, wait_until
 from tests.support.places import PLACES
 
-THREADS = ("thread", "thread-packed", "shmem-fork-threads")
+THREADS = ("thread", "thread-packed")
 
 
 class TestThreadEnvWorker(EnvWorkerContract):
@@ -89,15 +88,8 @@ class MeetingEnv(OwnThreadEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (ThreadVectorEnv, {}),
-        (ShmemVectorEnv, {"num_processes": 1, "concurrent": True, "context": "fork"}),
-    ],
-)
-def test_envs_step_at_the_same_time(kind, options):
-    with kind([MeetingEnv] * 3, **options) as pool:
+def test_envs_step_at_the_same_time():
+    with ThreadVectorEnv([MeetingEnv] * 3) as pool:
         pool.reset()
         for count in (1, 2):
             assert pool.step([0] * 3)[0].tolist() == [[count]] * 3
@@ -204,16 +196,6 @@ def hang(_, *args):
     if args[0]:
         time.sleep(1e4)
     return args[-1]
-
-
-def test_the_stack_of_a_thread_in_a_worker_process():
-    fns = [functools.partial(envs.ChangedEnv, step=hang)] * 3
-    options = {"num_processes": 1, "concurrent": True, "step_timeout": 0.3}
-    with ShmemVectorEnv(fns, **options) as pool:
-        pool.reset()
-        with pytest.raises(EnvTimeoutError, match=r"env 1: .*test_threads.py:\d+\)") as caught:
-            pool.step([0, 1, 0])
-        assert "in hang" in str(caught.value)
 
 
 def test_restart_by_hand_of_a_thread_that_hangs(gated, monkeypatch):
@@ -336,13 +318,6 @@ def test_options():
         ThreadVectorEnv([OwnThreadEnv], num_processes=2)
     with pytest.raises(ValueError, match="num_threads must be 1 or more, got 0"):
         ThreadVectorEnv([OwnThreadEnv], num_threads=0)
-    with pytest.raises(ValueError, match="caller_steps: the caller steps envs one by one"):
-        ShmemVectorEnv([OwnThreadEnv] * 2, num_processes=1, caller_steps=True, concurrent=True)
-    processes = f"num_processes={min(3, len(usable_cores()))}, "
-    with ShmemVectorEnv([OwnThreadEnv] * 3, num_processes="auto", concurrent=True) as pool:
-        assert processes in repr(pool)
-    with envpool_py.make(OwnThreadEnv, 3, concurrent=True) as pool:
-        assert processes in repr(pool)
     with ThreadVectorEnv([OwnThreadEnv] * 3, num_threads=2) as pool:
         assert "num_threads=2" in repr(pool)
     with envpool_py.make(OwnThreadEnv, 3, backend="thread", num_threads=1) as pool:
@@ -352,6 +327,7 @@ def test_options():
     for name, options in {
         "num_processes": {"backend": "thread", "num_processes": 2},
         "num_threads": {"num_threads": 2},
+        "make does not take concurrent; .* use ThreadVectorEnv": {"concurrent": True},
     }.items():
         with pytest.raises(TypeError, match=name):
             envpool_py.make(OwnThreadEnv, 3, **options)

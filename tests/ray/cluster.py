@@ -18,8 +18,8 @@ _open, _closed = module.ActorSupervisor._open, module.ActorHost._closed
 class KeptEnvActor(EnvActor):
     """An actor that can begin afresh: to start a process takes a second of CPU time."""
 
-    def again(self, ids, concurrent):
-        super().__init__(ids, concurrent=concurrent)
+    def again(self, ids):
+        super().__init__(ids)
 
     def pid(self):
         return os.getpid()
@@ -34,7 +34,7 @@ def _open_with_kept(self):
         if not idle or shared.options.step_timeout is not None:
             return make(ids)
         actor, _ = idle.pop()
-        actor.again.remote(ids, shared.options.concurrent)
+        actor.again.remote(ids)
         return actor
 
     shared.make = take

@@ -4,7 +4,6 @@ The tests of every backend run on Ray too, by `tests/ray/plugin.py`.
 """
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,15 +17,13 @@ import pytest
 import ray
 from gymnasium.error import ResetNeeded
 
-from envpool_py import DummyVectorEnv, EnvTimeoutError, RayEnvWorker, RayVectorEnv, WorkerDiedError
+from envpool_py import EnvTimeoutError, RayEnvWorker, RayVectorEnv, WorkerDiedError
 from envpool_py.seeding import of_episode
 from envpool_py.testing import EnvWorkerContract
-from tests.pool.test_threads import MeetingEnv
 from tests.ray.cluster import actors
 from tests.ray.plugin import PLACE
 from tests.support import broken, envs
 from tests.support.helpers import ROOT, run_python, wait_until
-from tests.support.reference import same
 
 FNS = [partial(envs.FaultEnv, tag) for tag in range(4)]
 
@@ -62,42 +59,6 @@ def test_auto_starts_as_many_actors_as_there_is_room_for():
     with RayVectorEnv([envs.CountEnv] * 6, num_cpus=1.5) as pool:
         assert "num_actors=2" in repr(pool)
         assert pool.reset()[0].shape == (6, 3)
-
-
-CONCURRENT = {"num_cpus": 0.01, "num_processes": 1, "concurrent": True}
-
-
-def test_the_envs_of_an_actor_step_at_the_same_time_each_in_its_thread():
-    with RayVectorEnv([MeetingEnv] * 3, **CONCURRENT) as pool:
-        assert repr(pool).endswith("num_actors=1, concurrent=True)")
-        pool.reset()
-        for count in (1, 2):
-            assert pool.step([0] * 3)[0].tolist() == [[count]] * 3
-        assert len({thread for _, thread in pool.call("check")}) == 3
-
-
-@pytest.mark.parametrize("mode", [None, "same_step"])
-def test_a_concurrent_actor_gives_what_envs_in_this_process_give(mode):
-    fns = [partial(envs.CountEnv, tag, render_mode="rgb_array") for tag in range(4)]
-    found = []
-    for make in (partial(RayVectorEnv, **CONCURRENT), DummyVectorEnv):
-        with make(fns, autoreset_mode=mode) as pool:
-            rows = [pool.reset(seed=3, options={"a": 1}), pool.step([1] * 4)]
-            rows += [pool.step([n] * 4) for n in range(3)]
-            rows += [pool.reset([1, 3]), pool.step([4, 5], [3, 1]), pool.render([2])]
-            found.append([*rows, pool.get_env_attr("steps")])
-    assert same(*found)
-
-
-def test_a_stuck_env_of_a_concurrent_actor_is_named():
-    text = r"env 3: did not end its request within step_timeout=0.5 seconds \(.*py:\d+\)"
-    with RayVectorEnv(FNS, step_timeout=0.5, on_error="restart", **CONCURRENT) as pool:
-        pool.reset()
-        _, _, _, truncated, infos = pool.step(["", "", "", "hang"])
-        assert truncated.tolist() == [True] * 4
-        assert re.search(text, infos[3]["env_error"])
-        pool.reset()
-        assert len(pool.step([""] * 4)[0]) == 4
 
 
 def test_large_observations_go_through_the_object_store():

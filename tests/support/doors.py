@@ -38,7 +38,7 @@ def note(env_id, error):
 
 
 RAY = frozenset(("threads_per_process", "affinity", "context", "start_method"))
-THREADS = RAY | {"caller_steps", "concurrent", "num_processes"}
+THREADS = RAY | {"caller_steps", "num_processes"}
 IN_PROCESS = THREADS | {"step_timeout"}
 WHOLE = frozenset(("wait_num", "timeout"))
 ARRAYS = frozenset(("columns", "copy"))
@@ -64,15 +64,15 @@ OPTIONS = {
     "affinity": (True, {}),
     "step_timeout": (60.0, {}),
     "caller_steps": (True, {"num_processes": 1}),
-    "concurrent": (True, {}),
     "num_processes": (1, {}),
     "context": ("fork", {}),
     "start_method": ("fork", {}),
     "wait_num": (1, {}),
     "timeout": (9.0, {}),
 }
-#: Names of other libraries, and misspelt ones.
+#: Names of other libraries, misspelt ones, and one that was an option.
 FOREIGN = ["batch_size", "n_envs", "num_threads", "num_workers", "vectorization_mode", "on_eror"]
+FOREIGN += ["concurrent"]
 
 SPELLINGS = {
     "same_step": ["same_step", "SameStep", "SAME_STEP", AutoresetMode.SAME_STEP],

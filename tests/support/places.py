@@ -35,9 +35,6 @@ PLACES = {
     "shmem-fork-caller": Place(
         ShmemVectorEnv, {"context": "fork", "num_processes": 1, "caller_steps": True}, 3
     ),
-    "shmem-fork-threads": Place(
-        ShmemVectorEnv, {"context": "fork", "num_processes": 2, "concurrent": True}, 3
-    ),
     "thread": Place(ThreadVectorEnv, {}, 3),
     "thread-packed": Place(ThreadVectorEnv, {"num_threads": 2}, 3),
     "shmem-forkserver": Place(ShmemVectorEnv, {"context": "forkserver"}, 2),
@@ -50,10 +47,9 @@ PLACES = {
 """`SubprocVectorEnv` and `ShmemVectorEnv` are the same backend under two names: one place of the
 former is enough."""
 
-QUICK = ("dummy", "subproc-fork", "shmem-fork-packed", "shmem-fork-caller")
-QUICK += ("thread", "shmem-fork-threads")
+QUICK = ("dummy", "subproc-fork", "shmem-fork-packed", "shmem-fork-caller", "thread")
 """The places where envs are stepped differently: in the caller's process, in a process each, in
-a shared process, both, in threads, and in threads of processes. They start in some milliseconds."""
+a shared process, both, and in threads. They start in some milliseconds."""
 
 PROCESSES = ("subproc-fork", "shmem-fork-packed")
 """As QUICK, without the pools that have envs in the caller's process."""

@@ -28,7 +28,7 @@ OF_ALL = {
     *("measure", "record"),
 }
 FIRST = {"env_fns", "wait_num", "timeout"}
-OF_PROCESSES = {"threads_per_process", "affinity", "step_timeout", "caller_steps", "concurrent"}
+OF_PROCESSES = {"threads_per_process", "affinity", "step_timeout", "caller_steps"}
 OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
 OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers", "num_threads"}
 CALLABLES = [
@@ -50,7 +50,6 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
         "affinity": False,
         "step_timeout": None,
         "caller_steps": False,
-        "concurrent": False,
     }
     if function is make:
         others |= {"autoreset_mode": "same_step", "columns": True, "caller_steps": None}
