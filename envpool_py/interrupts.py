@@ -8,6 +8,7 @@ where lines that belong together run within ``deferred``.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import itertools
 import os
@@ -15,11 +16,12 @@ import signal
 import sys
 import threading
 import traceback
-from _signal import getsignal  # takes a hundredth of the time of the function in signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+# The function in C: that of ``signal`` makes an enum of the result, and takes 100 times as long.
+_getsignal: Callable[[int], Any] = importlib.import_module("_signal").getsignal
 _SIGNALS = sorted(signal.valid_signals())
 
 
@@ -43,7 +45,7 @@ class _Deferral:
 
     def begin(self) -> None:
         for signum in _SIGNALS:
-            handler = getsignal(signum)
+            handler = _getsignal(signum)
             if callable(handler) and not isinstance(handler, _Deferral):
                 self._handlers[signum] = handler
                 signal.signal(signum, self)
@@ -59,7 +61,7 @@ class _Deferral:
             try:
                 if restored < len(signums):
                     signum = signums[restored]
-                    if getsignal(signum) is self:  # else another was installed in the block
+                    if _getsignal(signum) is self:  # else another was installed in the block
                         signal.signal(signum, self._handlers[signum])
                     restored += 1
                 else:

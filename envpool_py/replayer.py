@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from envpool_py import env_ids as ids_
-from envpool_py.engine import env_method_calls
 from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -186,7 +185,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         if header["episode_seeds"] or header["recycle"]:
             for k, i in enumerate(self.env_ids):
                 engine.flight.positions.roots[k] = header["roots"][i]
-            engine.flight.recovery.configure(range(len(self.env_ids)))
+            engine.recovery.configure(range(len(self.env_ids)))
 
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
@@ -283,8 +282,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         env = self._envs[i]
         if env.life is not None:
             env.unconfirmed.clear()
-            self._engine.flight.recovery.restart(np.array([i]))
-            self._engine.flight.recovery.configure([i], **env.life)
+            self._engine.recovery.restart(np.array([i]))
+            self._engine.recovery.configure([i], **env.life)
             env.life = None
 
     def _confirm(self, i: int) -> None:
@@ -302,7 +301,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 infos = self._fetch({i: request})[4]
                 env.position = env.next_position(request, infos[0])
             else:
-                env_method_calls.ask(self._engine, np.array([i]), [request])
+                self._engine.ask(np.array([i]), [request])
         except EnvError as error:
             return error
         return None

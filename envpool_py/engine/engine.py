@@ -226,8 +226,12 @@ class Engine:
         beside: dict[int, Beside] = {}
         if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
             marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
-            beside = flight.take_values(ids, marked)
-            errors = {i: found for i, found in beside.items() if isinstance(found, EnvError)}
+            errors: dict[int, EnvError] = {}
+            for i, found in flight.take_values(ids, marked).items():
+                if isinstance(found, EnvError):
+                    errors[i] = found
+                else:
+                    beside[i] = found
             if errors:
                 self._handle_errors(ids, errors)
                 return None
@@ -266,9 +270,8 @@ class Engine:
         with interrupts.deferred():
             raised: dict[int, EnvError] = {}
             for i, error in errors.items():
-                if int(states.tokens[i]) in flight.raised or not self.recovery.handle(
-                    i, error, in_flight=True
-                ):
+                is_final = int(states.tokens[i]) in flight.raised
+                if is_final or not self.recovery.handle(i, error, in_flight=True):
                     raised[i] = error
             if not raised:
                 return

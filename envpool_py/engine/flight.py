@@ -252,12 +252,14 @@ class Flight:
             if lost:
                 self.cancel(np.array(lost, dtype=np.intp))
 
-    def take_values(self, ids: IdArray, marked: Sequence[tuple[int, int]]) -> dict[int, Any]:
+    def take_values(
+        self, ids: IdArray, marked: Sequence[tuple[int, int]]
+    ) -> dict[int, Beside | EnvError]:
         """Return, for the envs at the ``marked`` places, the values beside rows, or errors.
 
         They are kept until ``forget_values``.
         """
-        found: dict[int, Any] = {}
+        found: dict[int, Beside | EnvError] = {}
         for k, mark in marked:
             if mark & BESIDE:
                 i = int(ids[k])
@@ -297,7 +299,7 @@ class Flight:
         self.arrivals.drop_stale()
         arrived = self.arrivals.ids()
         arrived = arrived[np.isin(arrived, cancelled)]
-        found: dict[int, Any] = {}
+        found: dict[int, Beside | EnvError] = {}
         if self.recovery.enabled:
             marked = [(k, self.block.mark.item(i)) for k, i in enumerate(arrived.tolist())]
             found = self.take_values(arrived, marked)

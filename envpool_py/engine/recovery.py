@@ -36,7 +36,7 @@ from envpool_py.engine import policy
 from envpool_py.engine.batches import Batches
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
-from envpool_py.engine.states import DEAD, RESETTING, RESTARTED
+from envpool_py.engine.states import DEAD, RESTARTED
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection

@@ -354,7 +354,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
 
 @one_at_a_time
 def _begin(pool: BaseVectorEnv, requests: Sequence[Request]) -> Call:
-    call = Call(pool.engine, pool.engine.all.ids, requests, hold=True)
+    call = pool.engine.hold(pool.engine.all.ids, requests)
     try:
         call.send()
     except BaseException:

@@ -19,9 +19,7 @@ from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py import env_by_name, seeding
 from envpool_py import env_ids as ids_
-from envpool_py.engine import env_method_calls
 from envpool_py.engine.engine import Engine
-from envpool_py.engine.recovery import Recovery
 from envpool_py.env.block import StepResult
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
@@ -278,16 +276,16 @@ class BaseVectorEnv:
 
         Raises:
             EnvError: an env_fn raised, or a process ended while it started. If a new env has other
-                spaces, it is a ValueError too, and all envs go on as they were.
+                spaces, it is a ValueError too; that env fails until it gets an env_fn that fits.
         """
         ids = self._select(id, env_id).ids
         if env_fns is None:
-            self.engine.flight.recovery.restart(ids)
+            self.engine.recovery.restart(ids)
             return
         env_fns = arguments.check_env_fns(env_fns)
         if len(env_fns) != len(ids):
             raise ValueError(f"got {len(env_fns)} env_fns for {len(ids)} envs; pass one per env")
-        self.engine.flight.recovery.swap(ids, env_fns)
+        self.engine.recovery.replace(ids, env_fns)
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
             self.workers[i].env_fn = env_fn
 
@@ -548,7 +546,7 @@ class BaseVectorEnv:
         """Return the envs, which must accept a reset now, and one request for each."""
         envs = self._select(env_id, other)
         requests = arguments.reset_requests(envs.ids.tolist(), seed, options, kwargs)
-        self.engine.flight.recovery.revive(envs.ids)
+        self.engine.recovery.revive(envs.ids)
         self.engine.claim_reset(envs.ids)
         if seed is not None:
             self._seed_action_spaces(envs, requests)
@@ -563,19 +561,18 @@ class BaseVectorEnv:
     def _ask(self, ids: Ids, request: Request) -> list[Any]:
         selected = self._select(ids).ids
         self.engine.states.check_free(selected)
-        return env_method_calls.ask(self.engine, selected, [request] * len(selected))
+        return self.engine.ask(selected, [request] * len(selected))
 
 
 def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> None:
-    """Configure workers and executors, and add recovery and recording to the engine."""
+    """Configure workers and executors, and add recording to the engine."""
     engine = pool.engine
-    engine.flight.recovery = recovery = Recovery(engine)
     join_workers(pool, BaseVectorEnv)
     if options.env.episode_seeds or options.env.recycle:
         positions = engine.flight.positions
         positions.roots = {i: positions.root_of(i) for i in positions.roots}
     if options.env != EnvOptions():
-        recovery.configure(engine.all.ids.tolist())
+        engine.recovery.configure(engine.all.ids.tolist())
     if options.pool.record is not None:
         every = {name: value for part in options for name, value in vars(part).items()}
         facts = {name: every[name] for name in (*RECORDED, "on_error")}

@@ -20,7 +20,7 @@ _TEXTS = {
     states.NEVER_RESET: "need a reset: never reset",
     states.RAISED: "need a reset: raised",
     states.INTERRUPTED: "need a reset: request cancelled",
-    states.LOST: "need a reset: restarted",
+    states.RESTARTED: "need a reset: restarted",
     states.STEPPING: "in flight: stepping",
     states.RESETTING: "in flight: resetting",
     states.DEAD: "need restart(): process has ended",

@@ -136,6 +136,7 @@ class ActorHost(ProcessHost):
         return self.stuck[1] if self.stuck else ("", "")
 
     def has_ended(self) -> bool:
+        """Whether the actor has ended or was killed."""
         return self._is_gone
 
     def _free(self) -> process_host.Exit:

@@ -193,7 +193,7 @@ class ThreadHost(process_host.ProcessHost):
         self.kill(reason)
 
     def has_ended(self) -> bool:
-        return self.stream.is_over or self.stream.is_abandoned
+        return bool(self.stream.is_over or self.stream.is_abandoned)
 
     def _free(self) -> process_host.Exit:
         if self.stream.is_over:

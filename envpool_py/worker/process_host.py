@@ -149,8 +149,7 @@ class ProcessHost:
     Attributes:
         life: its life; the end of a process is noticed by the poller, and handled by ``reap``.
         exit: why it has ended, or was killed; None before that.
-        deadline: the time at which it is killed if it still makes an env, or cannot go on; infinity:
-            never.
+        deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
         name: what errors call the process.
         items: the data that the process sent beside rows, each with the token of its request.
         sent: the number of messages written, or waiting to be written.

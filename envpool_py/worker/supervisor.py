@@ -17,7 +17,6 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +36,8 @@ from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
 from envpool_py.worker import file_descriptors, messages, process_host, worker_loop
 from envpool_py.worker.cores_and_threads import usable_cores
-from envpool_py.worker.poller import Poller
 from envpool_py.worker.host import Life
+from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
 
@@ -289,7 +288,7 @@ class Supervisor:
         deadline = time.monotonic() + seconds
         while True:
             left = deadline - time.monotonic()
-            # A host that was not started has nothing to end.
-            if all([host.reap() or host.life is Life.NEW for host in self.hosts]) or left <= 0:
+            running = [host for host in self.hosts if host.life is not Life.NEW and not host.reap()]
+            if not running or left <= 0:
                 return
             self.poller.fetch([], 0, left)
