@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import traceback
-from _signal import getsignal  # takes a hundredth of the time of the function in signal
+from _signal import getsignal  # type: ignore[import-not-found]  # takes a hundredth of the time of the function in signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -27,7 +27,7 @@ class _Deferral:
     """The handler of all signals in a block: it notes them, and calls their handlers later."""
 
     def __init__(self) -> None:
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self.handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self._noted: list[int] = []
         self._pid = os.getpid()
         self._is_over = False
@@ -37,39 +37,37 @@ class _Deferral:
         if is_copy and signum == signal.SIGINT:
             return  # a worker process that is not in its own process group yet
         if is_copy or self._is_over:
-            self._handlers[signum](signum, frame)
+            self.handlers[signum](signum, frame)
         else:
             self._noted.append(signum)
 
     def begin(self) -> None:
         for signum in _SIGNALS:
             handler = getsignal(signum)
-            if callable(handler) and not isinstance(handler, _Deferral):
-                self._handlers[signum] = handler
+            if callable(handler):
+                self.handlers[signum] = handler
                 signal.signal(signum, self)
 
     def end(self) -> None:
         """Restore the handlers, call those of the noted signals, and raise their first error."""
-        # From the next line on a handler may raise at any line.
-        self._is_over = True
         errors: list[BaseException] = []
-        restored = 0
-        signums = list(self._handlers)
-        while restored < len(signums) or self._noted:
+        while True:  # again after each error, which may come out of any line
             try:
-                if restored < len(signums):
-                    signum = signums[restored]
+                self._is_over = True  # from here on handlers run
+                for signum, handler in self.handlers.items():
                     if getsignal(signum) is self:  # else another was installed in the block
-                        signal.signal(signum, self._handlers[signum])
-                    restored += 1
-                else:
-                    signum = self._noted.pop(0)
+                        signal.signal(signum, handler)
+                while self._noted:
                     # The signal is not raised again: an event loop has been woken by it already.
-                    self._handlers[signum](signum, sys._getframe())  # noqa: SLF001 - see `is_interrupt`
+                    self.handlers[signum := self._noted.pop(0)](signum, sys._getframe())  # noqa: SLF001 - see `is_interrupt`
+                break
             except BaseException as error:  # noqa: BLE001 - of a handler
                 errors.append(error)
         if errors:
-            raise errors[0]
+            try:
+                raise errors[0]
+            finally:
+                del errors  # whose tracebacks hold this frame
 
 
 _deferrals: list[_Deferral] = []  # at most one
