@@ -98,24 +98,31 @@ def is_interrupt(error: BaseException) -> bool:
     """Whether a signal handler raised this exception, Python's own for Ctrl-C included.
 
     A frame of the traceback is that of a handler if it got a signal and the frame below it, which
-    the signal has interrupted. So a handler need not be installed any more.
+    the signal has interrupted. So a handler need not be installed any more. One that has deleted
+    its arguments is recognised while it is installed.
     """
     if isinstance(error, KeyboardInterrupt):
         return True
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    interrupted = itertools.chain([frames[0].f_back if frames else None], frames)
-    return any(_is_handler(*pair) for pair in zip(frames, interrupted, strict=False))
+    deferred_ones = (deferral.handlers.values() for deferral in _deferrals)
+    handlers = itertools.chain(map(getsignal, _SIGNALS), *deferred_ones)
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    # The first frame, which runs, is left out: to read its variables would make them outlive it.
+    return any(
+        frame.f_code in codes or _is_handler(frame, interrupted)
+        for interrupted, frame in itertools.pairwise(frames)
+    )
 
 
-def _is_handler(frame: FrameType, interrupted: FrameType | None) -> bool:
+def _is_handler(frame: FrameType, interrupted: FrameType) -> bool:
     """Whether the frame has got a signal and ``interrupted`` as arguments, maybe after others."""
     code, values = frame.f_code, frame.f_locals
     given: list[Any] = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
     if code.co_flags & inspect.CO_VARARGS:
-        name = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
-        given += values.get(name) or ()
-    return interrupted is not None and any(
-        later is interrupted and isinstance(signum, int) and signum in _SIGNALS
+        rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        given += rest if type(rest) is tuple else ()  # the function may have changed it
+    return any(
+        later is interrupted and type(signum) in (int, signal.Signals) and signum in _SIGNALS
         for signum, later in itertools.pairwise(given)
     )
 
@@ -128,6 +135,5 @@ def ordinary(*kinds: type[BaseException]) -> tuple[type[BaseException], ...]:
     """
     error: Any = sys.exc_info()[1]
     # An error of C code that the block itself calls has no deeper frame; a handler has one.
-    if error.__traceback__.tb_next is not None and is_interrupt(error):
-        return ()
-    return kinds or (Exception,)
+    is_deeper = error.__traceback__.tb_next is not None
+    return () if is_deeper and is_interrupt(error) else kinds or (Exception,)
