@@ -8,7 +8,6 @@ where lines that belong together run within ``deferred``.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import itertools
 import os
@@ -16,12 +15,11 @@ import signal
 import sys
 import threading
 import traceback
+from _signal import getsignal  # type: ignore[import-not-found]  # takes a hundredth of the time of the function in signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-# The function in C: that of ``signal`` makes an enum of the result, and takes 100 times as long.
-_getsignal: Callable[[int], Any] = importlib.import_module("_signal").getsignal
 _SIGNALS = sorted(signal.valid_signals())
 
 
@@ -29,7 +27,7 @@ class _Deferral:
     """The handler of all signals in a block: it notes them, and calls their handlers later."""
 
     def __init__(self) -> None:
-        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self.handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
         self._noted: list[int] = []
         self._pid = os.getpid()
         self._is_over = False
@@ -39,39 +37,37 @@ class _Deferral:
         if is_copy and signum == signal.SIGINT:
             return  # a worker process that is not in its own process group yet
         if is_copy or self._is_over:
-            self._handlers[signum](signum, frame)
+            self.handlers[signum](signum, frame)
         else:
             self._noted.append(signum)
 
     def begin(self) -> None:
         for signum in _SIGNALS:
-            handler = _getsignal(signum)
-            if callable(handler) and not isinstance(handler, _Deferral):
-                self._handlers[signum] = handler
+            handler = getsignal(signum)
+            if callable(handler):
+                self.handlers[signum] = handler
                 signal.signal(signum, self)
 
     def end(self) -> None:
         """Restore the handlers, call those of the noted signals, and raise their first error."""
-        # From the next line on a handler may raise at any line.
-        self._is_over = True
         errors: list[BaseException] = []
-        restored = 0
-        signums = list(self._handlers)
-        while restored < len(signums) or self._noted:
+        while True:  # again after each error, which may come out of any line
             try:
-                if restored < len(signums):
-                    signum = signums[restored]
-                    if _getsignal(signum) is self:  # else another was installed in the block
-                        signal.signal(signum, self._handlers[signum])
-                    restored += 1
-                else:
-                    signum = self._noted.pop(0)
+                self._is_over = True  # from here on handlers run
+                for signum, handler in self.handlers.items():
+                    if getsignal(signum) is self:  # else another was installed in the block
+                        signal.signal(signum, handler)
+                while self._noted:
                     # The signal is not raised again: an event loop has been woken by it already.
-                    self._handlers[signum](signum, sys._getframe())  # noqa: SLF001 - see `is_interrupt`
+                    self.handlers[signum := self._noted.pop(0)](signum, sys._getframe())  # noqa: SLF001 - see `is_interrupt`
+                break
             except BaseException as error:  # noqa: BLE001 - of a handler
                 errors.append(error)
         if errors:
-            raise errors[0]
+            try:
+                raise errors[0]
+            finally:
+                del errors  # whose tracebacks hold this frame
 
 
 _deferrals: list[_Deferral] = []  # at most one
@@ -102,24 +98,31 @@ def is_interrupt(error: BaseException) -> bool:
     """Whether a signal handler raised this exception, Python's own for Ctrl-C included.
 
     A frame of the traceback is that of a handler if it got a signal and the frame below it, which
-    the signal has interrupted. So a handler need not be installed any more.
+    the signal has interrupted. So a handler need not be installed any more. One that has deleted
+    its arguments is recognised while it is installed.
     """
     if isinstance(error, KeyboardInterrupt):
         return True
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    interrupted = itertools.chain([frames[0].f_back if frames else None], frames)
-    return any(_is_handler(*pair) for pair in zip(frames, interrupted, strict=False))
+    deferred_ones = (deferral.handlers.values() for deferral in _deferrals)
+    handlers = itertools.chain(map(getsignal, _SIGNALS), *deferred_ones)
+    codes = {getattr(handler, "__code__", None) for handler in handlers}
+    # The first frame, which runs, is left out: to read its variables would make them outlive it.
+    return any(
+        frame.f_code in codes or _is_handler(frame, interrupted)
+        for interrupted, frame in itertools.pairwise(frames)
+    )
 
 
-def _is_handler(frame: FrameType, interrupted: FrameType | None) -> bool:
+def _is_handler(frame: FrameType, interrupted: FrameType) -> bool:
     """Whether the frame has got a signal and ``interrupted`` as arguments, maybe after others."""
     code, values = frame.f_code, frame.f_locals
     given: list[Any] = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
     if code.co_flags & inspect.CO_VARARGS:
-        name = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
-        given += values.get(name) or ()
-    return interrupted is not None and any(
-        later is interrupted and isinstance(signum, int) and signum in _SIGNALS
+        rest = values.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount])
+        given += rest if type(rest) is tuple else ()  # the function may have changed it
+    return any(
+        later is interrupted and type(signum) in (int, signal.Signals) and signum in _SIGNALS
         for signum, later in itertools.pairwise(given)
     )
 
@@ -132,6 +135,5 @@ def ordinary(*kinds: type[BaseException]) -> tuple[type[BaseException], ...]:
     """
     error: Any = sys.exc_info()[1]
     # An error of C code that the block itself calls has no deeper frame; a handler has one.
-    if error.__traceback__.tb_next is not None and is_interrupt(error):
-        return ()
-    return kinds or (Exception,)
+    is_deeper = error.__traceback__.tb_next is not None
+    return () if is_deeper and is_interrupt(error) else kinds or (Exception,)

@@ -16,7 +16,8 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import envpool_py
-from envpool_py import EnvError, WorkerDiedError
+from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError, interrupts
+from envpool_py.worker import DummyEnvWorker
 from tests.faults import helpers
 from tests.faults.helpers import (
     BROKEN,
@@ -61,6 +62,41 @@ def test_a_signal_handler_raises(place, kind):
         assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
         assert pool.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
         assert pool.call("pid") == pids
+
+
+class CallerWorker(DummyEnvWorker):
+    """A custom worker whose env is in this process."""
+
+
+def interrupted_pool(place, fns, **options):
+    """Make a pool whose envs are stepped in this process, where signal handlers run."""
+    make = PLACES.get(place, functools.partial(BaseVectorEnv, worker_fn=CallerWorker))
+    return make(fns, **options)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+@pytest.mark.parametrize("place", [*helpers.IN_CALLER, "custom worker"])
+@pytest.mark.parametrize("make", helpers.HANDLERS.values(), ids=helpers.HANDLERS)
+def test_no_kind_of_handler_is_taken_for_an_env(make, place, on_error):
+    def step(_, action, row):
+        if action and os.getpid() == main:
+            signal.raise_signal(signal.SIGUSR1)
+        return row
+
+    main, error = os.getpid(), TimeoutError("mine")
+    fns = [functools.partial(envs.ChangedEnv, tag, step=step) for tag in range(3)]
+    with interrupted_pool(place, fns, on_error=on_error) as pool:
+        pool.reset()
+        with handling(signal.SIGUSR1, make(error)), pytest.raises(TimeoutError) as caught:
+            pool.step([1, 1, 1])
+        assert caught.value is error
+        assert pool.reset()[0][:, 1].tolist() == [1, 1, 1], "an env was recreated"
+        obs, _, terminated, truncated, infos = pool.step([0, 0, 0])
+        assert obs.tolist() == [[0, 1, 1], [1, 1, 1], [2, 1, 1]]
+        assert not terminated.any()
+        assert not truncated.any()
+        assert not any("env_error" in info for info in infos)
+        assert sum(pool.restarts) == 0
 
 
 class AlarmingValue:
@@ -150,6 +186,27 @@ def each_moment(call, files=("",), *, opcodes=0, visits=10**9, kind=KeyboardInte
             break
         yield number
     assert number > 30, "the tracer has seen hardly a line"
+
+
+def test_a_block_of_deferred_handlers_may_be_interrupted_at_any_line():
+    """The handlers are the user's again, that of a signal in the block has run once."""
+
+    def block():
+        seen.clear()
+        with interrupts.deferred():
+            signal.raise_signal(signal.SIGUSR2)
+            seen.append("block")
+
+    seen = []
+    with handling(signal.SIGUSR2, lambda *_: seen.append("handler")):
+        before = {signum: signal.getsignal(signum) for signum in signal.valid_signals()}
+        del before[signal.SIGUSR1]
+        for _ in each_moment(block, ("interrupts.py",)):
+            assert {signum: signal.getsignal(signum) for signum in before} == before
+            assert not isinstance(signal.getsignal(signal.SIGUSR1), interrupts._Deferral)
+            assert interrupts._deferrals == []
+            assert seen in ([], ["block", "handler"])
+        assert seen == ["block", "handler"]
 
 
 ASKED = {
