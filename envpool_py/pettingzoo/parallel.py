@@ -283,7 +283,7 @@ class ParallelVectorEnv(PoolAdapter):
         if actions is None:
             return None
         ids = ids_.resolve(id, self.num_envs)
-        self.pool.engine.states.check_free(ids)
+        self.pool._inner.check_free(ids)
         alive = self._alive[ids]
         if self.autoreset_mode is None:
             over = ids[~alive.any(axis=1)]
