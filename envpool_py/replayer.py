@@ -179,8 +179,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         self._envs = [_Env() for _ in self.env_ids]
         # The requests in flight in the run, in the order of sending; not sent in the replay yet.
         self._pending: dict[int, Request] = {}
-        roots = [header["roots"][i] for i in self.env_ids]
-        self._inner.begin_replay(roots if header["episode_seeds"] or header["recycle"] else ())
+        is_seeded = header["episode_seeds"] or header["recycle"]
+        self._inner.begin_replay([header["roots"][i] for i in self.env_ids] if is_seeded else ())
 
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):

@@ -34,7 +34,7 @@ from envpool_py.pool.pool_classes import ShmemVectorEnv
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
-_End = Callable[["float | None"], list[Any]]
+_End = Callable[[float | None], list[Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
