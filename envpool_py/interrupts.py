@@ -8,6 +8,7 @@ where lines that belong together run within ``deferred``.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import itertools
 import os
@@ -15,11 +16,12 @@ import signal
 import sys
 import threading
 import traceback
-from _signal import getsignal  # type: ignore[import-not-found]  # takes a hundredth of the time of the function in signal
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+# The function in C: that of ``signal`` makes an enum of the result, and takes 100 times as long.
+_getsignal: Callable[[int], Any] = importlib.import_module("_signal").getsignal
 _SIGNALS = sorted(signal.valid_signals())
 
 
@@ -43,7 +45,7 @@ class _Deferral:
 
     def begin(self) -> None:
         for signum in _SIGNALS:
-            handler = getsignal(signum)
+            handler = _getsignal(signum)
             if callable(handler):
                 self.handlers[signum] = handler
                 signal.signal(signum, self)
@@ -55,7 +57,7 @@ class _Deferral:
             try:
                 self._is_over = True  # from here on handlers run
                 for signum, handler in self.handlers.items():
-                    if getsignal(signum) is self:  # else another was installed in the block
+                    if _getsignal(signum) is self:  # else another was installed in the block
                         signal.signal(signum, handler)
                 while self._noted:
                     # The signal is not raised again: an event loop has been woken by it already.
@@ -105,7 +107,7 @@ def is_interrupt(error: BaseException) -> bool:
         return True
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     deferred_ones = (deferral.handlers.values() for deferral in _deferrals)
-    handlers = itertools.chain(map(getsignal, _SIGNALS), *deferred_ones)
+    handlers = itertools.chain(map(_getsignal, _SIGNALS), *deferred_ones)
     codes = {getattr(handler, "__code__", None) for handler in handlers}
     # The first frame, which runs, is left out: to read its variables would make them outlive it.
     return any(

@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 
 from envpool_py import env_ids as ids_
-from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.request import KINDS, Request
-from envpool_py.env_ids import Ids, Selection
+from envpool_py.env_ids import Ids
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
 from envpool_py.pool.pool_classes import pool_class
-from envpool_py.record import digest, file_format
+from envpool_py.record import file_format
 from envpool_py.record.file_format import Event, Row
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
@@ -95,7 +94,7 @@ def replay(
                 " with_state=state_in_info)"
             ) from error
         raise
-    spec = pool.engine.block.spec
+    spec = pool._inner.spec
     for name, layout in (("observations", spec.obs), ("actions", spec.action)):
         described = file_format.describe(layout)
         if described != header[name]:
@@ -174,18 +173,14 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         self.complete = False
         self._deaths = deaths
         self._swaps = {i: list(env_fns) for i, env_fns in swaps.items()}
-        self._engine = engine = pool.engine
-        self._spec = engine.block.spec
+        self._inner = pool._inner
         # From here on ids are those of the pool of the replay.
         self._index = {i: k for k, i in enumerate(self.env_ids)}
         self._envs = [_Env() for _ in self.env_ids]
         # The requests in flight in the run, in the order of sending; not sent in the replay yet.
         self._pending: dict[int, Request] = {}
-        engine.batches.keep_last()
-        if header["episode_seeds"] or header["recycle"]:
-            for k, i in enumerate(self.env_ids):
-                engine.flight.positions.roots[k] = header["roots"][i]
-            engine.recovery.configure(range(len(self.env_ids)))
+        is_seeded = header["episode_seeds"] or header["recycle"]
+        self._inner.begin_replay([header["roots"][i] for i in self.env_ids] if is_seeded else ())
 
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
@@ -240,11 +235,11 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         """Follow what an event without rows and errors holds for env ``i``."""
         env = self._envs[i]
         if kind == file_format.STEPS:
-            self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
+            self._pending[i] = Request("step", (spaces.join(self._inner.spec.action, entry),))
         elif kind == file_format.REQUESTS:
             request = Request(*entry)
             if request.kind == "lost_step":
-                request = request._replace(args=(self._engine.batches.last_obs(i),))
+                request = request._replace(args=(self._inner.last_obs(i),))
             self._pending[i] = request
         elif kind == file_format.CANCELLED:
             cancelled = self._pending.pop(i, None)
@@ -282,8 +277,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         env = self._envs[i]
         if env.life is not None:
             env.unconfirmed.clear()
-            self._engine.recovery.restart(np.array([i]))
-            self._engine.recovery.configure([i], **env.life)
+            self._inner.recreate(i, env.life)
             env.life = None
 
     def _confirm(self, i: int) -> None:
@@ -301,7 +295,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 infos = self._fetch({i: request})[4]
                 env.position = env.next_position(request, infos[0])
             else:
-                self._engine.ask(np.array([i]), [request])
+                self._inner.ask(i, request)
         except EnvError as error:
             return error
         return None
@@ -311,16 +305,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         for i in requests:
             self._confirm(i)
         try:
-            for i, request in requests.items():
-                env = Selection(np.array([i]))
-                if request.kind == "step":
-                    self._engine.send_steps(env, request.args)
-                elif request.kind == "lost_step":
-                    self._engine.flight.send(env, STEPPING, [request])
-                else:
-                    self._engine.claim_reset(env.ids)  # a cancelled step may have ended its process
-                    self._engine.send_resets(env, [request])
-            batch = self._engine.fetch(Selection(np.array(list(requests), dtype=np.intp)))
+            batch = self._inner.fetch(requests)
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]
             error.message = error.message.replace(f"env {index}:", f"env {i}:", 1)
@@ -360,10 +345,9 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         recorded = np.asarray(row.reward, np.float64).squeeze()
         if values.tobytes() != recorded.tobytes():
             return f"reward is {values.tolist()}, was {recorded.tolist()}"
-        batches, leaves = self._engine.batches, self._engine.block.obs_leaves
-        [found] = digest.of_observations(leaves, batches.last_parts(i), 1)
+        found = self._inner.last_digest(i)
         if found != row.digest:
-            shown = f"{batches.last_obs(i)!r:.300}"
+            shown = f"{self._inner.last_obs(i)!r:.300}"
             return f"obs is {shown}, of digest {found:08x}; the digest was {row.digest:08x}"
         return None
 

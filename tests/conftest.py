@@ -38,7 +38,7 @@ from tests.support.helpers import (  # noqa: E402
     Helper,
     children,
     descriptors,
-    left_in_shared_memory,
+    mark_shared_memory,
     shared_memory,
     wait_until,
 )
@@ -150,6 +150,7 @@ def helpers_of_multiprocessing():
         importlib.import_module("threadpoolctl").threadpool_info()
     names = ["pytest", "numpy", "gymnasium", "envpool_py"]
     names += ["tests.support.envs", "tests.support.broken"]
+    mark_shared_memory()
     multiprocessing.set_forkserver_preload(names)
     multiprocessing.resource_tracker.ensure_running()
     multiprocessing.forkserver.ensure_running()
@@ -181,9 +182,7 @@ def nothing_left(helpers_of_multiprocessing, request):
     # A machine that is busy takes long for what else is done at once: only a leak waits to the end.
     wait_until(lambda: children() <= processes, PATIENCE)
     wait_until(lambda: len(descriptors()) <= len(fds), PATIENCE)
-    # Of what another process of these tests has for a moment, nothing stays.
-    shared = shared_memory() - shm
-    wait_until(lambda: not shared.intersection(left_in_shared_memory(shm)), PATIENCE)
+    wait_until(lambda: shared_memory() <= shm, PATIENCE)
     wait_until(lambda: set(threading.enumerate()) <= threads, PATIENCE)
     left = children() - processes
     for pid in left:
@@ -193,8 +192,7 @@ def nothing_left(helpers_of_multiprocessing, request):
     assert not left, f"child processes are left: {left}"
     opened = {fd: what for fd, what in descriptors().items() if fds.get(fd) != what}
     assert len(descriptors()) <= len(fds), f"descriptors are left open: {opened}"
-    shared &= left_in_shared_memory(shm)
-    assert not shared, f"/dev/shm holds {shared}"
+    assert shared_memory() <= shm, f"/dev/shm holds {shared_memory() - shm}"
     alive = set(threading.enumerate()) - threads
     assert not alive, f"threads are left: {alive}"
 

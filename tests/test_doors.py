@@ -12,10 +12,12 @@ import pytest
 
 import envpool_py
 from envpool_py import (
+    ClipReward,
     DummyVectorEnv,
     ShmemVectorEnv,
     SubprocVectorEnv,
     ThreadVectorEnv,
+    VectorEnvWrapper,
     envpool,
     make,
 )
@@ -25,6 +27,7 @@ from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
 from envpool_py.sb3.common.env_util import make_vec_env
 from tests.support import doors
 from tests.support.doors import ARRAYS, IN_PROCESS, OPTIONS, THREADS, WHOLE, Door
+from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT, run_python
 
 CART = "CartPole-v1"
@@ -322,16 +325,40 @@ def test_scalars_and_numbers_that_no_dtype_holds():
                 pool.step([2**70, 0])
 
 
-@pytest.mark.parametrize("call", ["step", "send"])
-def test_ids_have_two_names_everywhere(call):
-    with envpool_py.DummyVectorEnv(FNS) as pool:
-        pool.reset(seed=0)
-        for names in ({"id": [1]}, {"env_id": [1]}):
-            getattr(pool, call)([0], **names)
-            if call == "send":
-                pool.recv()
-            assert pool.batch_ids.tolist() == [1]
-            assert len(pool.get_env_attr("spec", **names)) == 1
-            assert len(pool.apply(doors.pid_of, **names)) == 1
-        with pytest.raises(TypeError, match="ids are given twice"):
-            getattr(pool, call)([0], id=[1], env_id=[1])
+def pool_of_three():
+    return DummyVectorEnv([functools.partial(CountEnv, i) for i in range(3)])
+
+
+def envpool_of_three(make):
+    found = make(CountEnv, num_envs=3, render_mode="rgb_array", options={"backend": "dummy"})
+    for i in range(3):
+        found.pool.set_env_attr("tag", i, i)
+    return found
+
+
+THREE = {
+    "DummyVectorEnv": (pool_of_three, set(doors.TAKE_IDS) - {"state"}),
+    "ClipReward": (lambda: ClipReward(pool_of_three(), -1, 1), set(doors.TAKE_IDS) - {"state"}),
+    **{
+        make.__name__: (
+            functools.partial(envpool_of_three, make),
+            {"reset", "step", "send", "render"},
+        )
+        for make in (envpool.make_gymnasium, envpool.make_dm)
+    },
+}
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_ids_have_two_names_everywhere(name):
+    make_three, methods = THREE[name]
+    assert set(doors.check_ids(make_three, [1, 2])) == methods
+
+
+def test_the_names_of_ids_of_all_classes():
+    classes = {cls for cls in vars(envpool_py).values() if isinstance(cls, type)}
+    classes = {cls for cls in classes if issubclass(cls, envpool_py.BaseVectorEnv)}
+    assert {VectorEnvWrapper, envpool_py.ClipAction, ThreadVectorEnv} <= classes
+    for cls in classes:
+        for method, names in doors.taking_ids(cls).items():
+            assert {"id", "env_id"} <= names, (cls, method)

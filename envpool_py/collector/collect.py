@@ -114,10 +114,11 @@ class AsyncCollector:
         self._obs_layout = _common_layout(pool.observation_space)
         self._action_layout = _common_layout(pool.action_space)
         self._fixed_actions = spaces.is_fixed(self._action_layout)
+        self._uses = pool._inner.uses
         self._in_rows = False  # whether the pool returns trees as rows, and not as columns
         self._held: Any = None  # the rows at which the last rollout ended
         # "steps" or "rollout", when it was left, and the uses of the pool until then.
-        self._left: tuple[str, tuple[int, bytes]] | None
+        self._left: tuple[str, tuple[int, int, bytes]] | None
         self._pending: list[Transitions]
         self._forget_running()
 
@@ -322,12 +323,7 @@ class AsyncCollector:
             self._take_steps(batch)
             self._go_on(batch, batch.ends, self._last)
 
-    def _uses(self) -> tuple[int, bytes]:
-        """Changes with each use of the pool, by whomever: its batches, and its requests."""
-        engine = self.pool.engine
-        return engine.counts[0], engine.states.tokens.tobytes()
-
-    def _check_unused(self, used: tuple[int, bytes]) -> None:
+    def _check_unused(self, used: tuple[int, int, bytes]) -> None:
         if self._uses() != used:
             raise RuntimeError(
                 "the pool was used otherwise while this loop was collecting, by another loop or"

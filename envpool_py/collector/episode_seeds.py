@@ -17,7 +17,7 @@ class EpisodeSeeds:
     """
 
     def __init__(self, pool: BaseVectorEnv, seeds: list[int | None]) -> None:
-        self._engine = pool.engine
+        self._inner = pool._inner
         self._unused = dict(enumerate(seeds))
         self.of_env = list(seeds)
         self.of_episode: list[int | None] = [None] * len(seeds)
@@ -30,9 +30,9 @@ class EpisodeSeeds:
 
     def begin(self, env_ids: Sequence[int]) -> None:
         """The episodes of these envs have begun, and their first rows are there."""
-        options, positions = self._engine.options.env, self._engine.flight.positions
+        options = self._inner.env_options
         for i in env_ids:
-            episode, root = max(positions.returned(i)[0], 0), positions.roots[i]
+            root, episode = self._inner.episode_of(i)
             if options.episode_seeds and root is not None:
                 self.of_env[i], self.of_episode[i] = root, seeding.of_episode(root, episode)
             elif options.reset_fn is not None and self.of_episode[i] is None:

@@ -44,7 +44,7 @@ class EnvPool(PoolAdapter):
         self.num_envs = pool.num_envs
         self.all_env_ids = np.arange(pool.num_envs, dtype=np.int32)
         self.is_async = pool.is_async
-        pool.engine.exact = True
+        pool._inner.limit_rows()
         self._elapsed = np.zeros_like(self.all_env_ids)
         seed = config["env_seed"] or config["seed"]  # for the first resets
         self._seeds = np.array(per_env(seed, range(pool.num_envs)), object)
@@ -108,15 +108,17 @@ class EnvPool(PoolAdapter):
         """Close the pool."""
         self.pool.close()
 
-    def render(self, env_ids: Ids = 0) -> Any:
+    def render(self, env_ids: Ids = None, *, env_id: Ids = None, id: Ids = None) -> Any:
         """Return the images of these envs, uint8 ``(k, height, width, 3)``; of env 0 by default.
 
-        None with another ``render_mode`` than ``"rgb_array"``; RuntimeError without one.
+        ``env_id`` and ``id`` are the same as ``env_ids``. None with another ``render_mode`` than
+        ``"rgb_array"``; RuntimeError without one.
         """
         mode = self.config.get("render_mode")
         if mode is None:
             raise RuntimeError("render: the envs have no render_mode; pass render_mode='rgb_array'")
-        images = self.pool.render(0 if env_ids is None else env_ids)
+        ids = one_of(one_of(env_ids, env_id), id)
+        images = self.pool.render(0 if ids is None else ids)
         return np.stack(images) if mode == "rgb_array" else None
 
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:

@@ -20,14 +20,12 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
-from envpool_py.engine.env_method_calls import Call
-from envpool_py.engine.states import INTERRUPTED
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, as_columns, layout_of, map_tree, objects, snapshot
-from envpool_py.env_ids import IdArray, Selection
+from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, closed_on_error, name_ids
-from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.interrupts import is_interrupt
+from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.options import NEXT_STEP, autoreset_mode_of
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
@@ -37,6 +35,7 @@ from envpool_py.pool.pool_classes import ShmemVectorEnv
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
+_End = Callable[[float | None], list[Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
@@ -103,7 +102,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         self.copy = copy
         self._pending: str | None = None  # "reset", "step" or "call"
         self._late = False  # the pending reset or step has timed out once
-        self._call: Any = None  # the pending call
+        self._call: Any = None  # ends the pending call
         self._frames: tuple[Any, ...] = ()  # of the last render
         self._ids = self._all = np.arange(self.num_envs)  # the envs of the pending reset or step
         self._layout = layout_of(self.single_observation_space)
@@ -319,8 +318,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         self._keep(pool.batch_ids, batch)
         if pool.waiting_id:
             raise TimeoutError
-        if INTERRUPTED in pool.engine.states.state[self._ids]:  # a signal handler has raised
-            pool.engine.states.check_step(Selection(self._ids))
+        pool._inner.check_returned(self._ids)  # a signal handler may have raised
 
     def _keep(self, ids: Array, batch: Sequence[Any]) -> None:
         """Keep these rows, with the latest of all other envs."""
@@ -353,22 +351,13 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
 
 
 @one_at_a_time
-def _begin(pool: BaseVectorEnv, requests: Sequence[Request]) -> Call:
-    call = pool.engine.hold(pool.engine.all.ids, requests)
-    try:
-        call.send()
-    except BaseException:
-        call.cancel()
-        raise
-    return call
+def _begin(pool: BaseVectorEnv, requests: Sequence[Request]) -> _End:
+    return pool._inner.begin_call(requests)
 
 
 @one_at_a_time
-def _end(pool: BaseVectorEnv, call: Call, timeout: float | None) -> list[Any]:  # noqa: ARG001
-    try:
-        return call.wait(timeout)
-    finally:
-        call.cancel()
+def _end(pool: BaseVectorEnv, end: _End, timeout: float | None) -> list[Any]:  # noqa: ARG001
+    return end(timeout)
 
 
 def _call(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

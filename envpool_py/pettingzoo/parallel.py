@@ -255,12 +255,12 @@ class ParallelVectorEnv(PoolAdapter):
         agents = self.possible_agents if name is None else self.groups[name]
         return side_by_side([values[agent] for agent in agents])
 
-    def state(self, id: Ids = None) -> Any:
+    def state(self, id: Ids = None, *, env_id: Ids = None) -> Any:
         """The global state of envs ``(k, ...)``, for a centralised critic.
 
         ``state_in_info=True`` brings it with every row, through shared memory.
         """
-        states = self.pool.call("state", id=id)
+        states = self.pool.call("state", id=id, env_id=env_id)
         return spaces.stack_objects(states, spaces.Leaf((), (), None, stacked=True))
 
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
@@ -270,20 +270,25 @@ class ParallelVectorEnv(PoolAdapter):
         return seeds
 
     def apply(
-        self, function: Callable[..., Any], *args: Any, id: Ids = None, **kwargs: Any
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        id: Ids = None,
+        env_id: Ids = None,
+        **kwargs: Any,
     ) -> list[Any]:
         """Call ``function(env, *args, **kwargs)`` with each parallel env, in its process.
 
         The function is sent by cloudpickle. Return the results; EnvError if it raised.
         """
-        return self.pool.apply(_on_inner, function, *args, id=id, **kwargs)
+        return self.pool.apply(_on_inner, function, *args, id=id, env_id=env_id, **kwargs)
 
     def _checked(self, actions: Any, id: Ids) -> dict[str, Any] | None:
         """The actions as columns of the pool, whose envs ``id`` accept a request; None is None."""
         if actions is None:
             return None
         ids = ids_.resolve(id, self.num_envs)
-        self.pool.engine.states.check_free(ids)
+        self.pool._inner.check_free(ids)
         alive = self._alive[ids]
         if self.autoreset_mode is None:
             over = ids[~alive.any(axis=1)]

@@ -30,6 +30,7 @@ from envpool_py.pool import arguments, call_guard
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.frame_grid import render_grid
+from envpool_py.pool.inner import Inner
 from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
 from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.signatures import spell_out
@@ -107,7 +108,7 @@ class BaseVectorEnv:
             hosts = HostGroup(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_by_name.of(env_fns))
-            self.worker_class = type(self.workers[0])
+            self._inner, self.worker_class = Inner(self.engine), type(self.workers[0])
             made = self.engine.env_spaces
             self.observation_space: list[Any] = SpaceList(each.observation_space for each in made)
             self.action_space: list[Any] = SpaceList(each.action_space for each in made)

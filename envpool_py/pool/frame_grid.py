@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import env_ids as ids_
 from envpool_py.env.spaces import Array
+from envpool_py.env_ids import Ids, one_of, resolve
 
 
-def render_grid(pool: Any, id: ids_.Ids = None, **kwargs: Any) -> NDArray[np.uint8]:  # noqa: A002
+def render_grid(
+    pool: Any, id: Ids = None, *, env_id: Ids = None, **kwargs: Any
+) -> NDArray[np.uint8]:
     """Return the frames of these envs as one image, tiled in rows.
 
     The image is uint8 ``(rows * height, columns * width, 3)``, as near to a square as the number of
@@ -23,7 +25,7 @@ def render_grid(pool: Any, id: ids_.Ids = None, **kwargs: Any) -> NDArray[np.uin
         ValueError: a frame is not an image ``(height, width, 3)``; the envs need
             ``render_mode="rgb_array"``.
     """
-    env_ids = ids_.resolve(id, len(pool))
+    env_ids = resolve(one_of(id, env_id), len(pool))
     return tile(pool.render(env_ids, **kwargs), env_ids)
 
 

@@ -114,13 +114,11 @@ class PartialSteps:
         If a call of the policy takes ``seconds``, a row that is late by more saves less, because it
         does not wait for the end of that call, than the ``k`` others lose.
         """
-        flight, count = self.pool.engine.flight, 0
-        while count < flight.states.num_in_flight:
-            deadline = time.monotonic() + seconds / count if count else None
-            found = len(flight.wait(count + 1, deadline, None))
-            if found == count:
-                return
+        wait, count = self.pool._inner.wait, 0
+        found = wait(1, None)
+        while found > count:
             count = found
+            found = wait(count + 1, time.monotonic() + seconds / count)
 
     def recv(self) -> tuple[NDArray[np.intp], Any, Any, Any, Any]:
         """Return the next batch of the pool: ids ``(k,)``, and what ``step_wait`` returns."""

@@ -4,10 +4,13 @@ import argparse
 import ast
 import itertools
 import json
+import os
 import time
 from functools import partial
 from types import SimpleNamespace
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from envpool_py.bench import timeline
@@ -246,43 +249,69 @@ def test_ctrl_c_gives_the_recommendation_until_then(asked, cli):
     assert cli("tune CartPole-v1") == (1, "", "envpool-py: OSError: nothing today\n")
 
 
-class Slow(CountEnv):
-    """Keeps its times, taken further inside than the recorder's."""
+class TimedEnv(CountEnv):
+    """Keeps when its steps began and ended, taken further inside than the recorder's.
 
-    def __init__(self, seconds=0.0005):
-        super().__init__()
-        self.seconds, self.own = seconds, []
+    With a FIFO its step ends after a step of each of the two others has.
+    """
+
+    def __init__(self, length, fifo=None):
+        super().__init__(0, length)
+        self.fifo, self.own = fifo and os.open(fifo, os.O_RDWR), []
 
     def step(self, action):
         begun = time.perf_counter()
-        time.sleep(self.seconds)
-        self.own.append(time.perf_counter() - begun)
+        for _ in range(2 if self.fifo else 0):
+            os.read(self.fifo, 1)
+        self.own.append((begun, time.perf_counter()))
         return super().step(action)
 
 
+class Tells(gym.Wrapper):
+    """Writes into a FIFO when the recorder has noted a step."""
+
+    def __init__(self, env_fn, fifo):
+        super().__init__(env_fn())
+        self.fifo = os.open(fifo, os.O_RDWR)
+
+    def step(self, action):
+        result = self.env.step(action)
+        os.write(self.fifo, b".")
+        return result
+
+
 @pytest.mark.parametrize("backend", ["dummy", "shmem"])
-def test_who_stepped_and_who_held_the_others_up(backend):
-    setting = Setting(backend, 3, 0 if backend == "dummy" else 3)
-    env_fns = [timeline.noted(each) for each in (Slow, partial(Slow, 0.02), Slow)]
-    with make_pool(setting, env_fns) as pool:
-        found = timeline.record(pool, 0.3, 0.05)
-        own = pool.get_env_attr("own")
-    assert found.seconds >= 0.3
-    for spans, lengths in zip(found.envs, own, strict=True):
-        for (_, _, end), (_, begin, _) in itertools.pairwise(spans):
-            assert end <= begin + 1e-9
-        assert all(0 <= begin <= end <= found.seconds for _, begin, end in spans)
-        # Each step that is drawn whole contains the one that the env itself has noted down.
-        steps = [end - begin for what, begin, end in spans[1:-1] if what == timeline.STEP]
-        assert len(steps) > 5
-        assert min(lengths) <= min(steps)
-        assert sum(steps) <= sum(lengths) + 0.001 * len(steps)
-    parts = timeline.shares(found)
-    assert parts[timeline.STEP][1] > 3 * max(parts[timeline.STEP][::2])
+def test_who_stepped_and_who_held_the_others_up(backend, tmp_path):
+    env_fns = [timeline.noted(partial(TimedEnv, 4))] * 3
     if backend == "shmem":
-        assert timeline.last_of_batches(found)[1] > 0.8
-        assert parts[timeline.DONE][0] > 0.5
+        os.mkfifo(fifo := tmp_path / "fifo")
+        first = partial(Tells, timeline.noted(partial(TimedEnv, 10**6)), fifo)
+        env_fns = [first, timeline.noted(partial(TimedEnv, 10**6, fifo)), first]
+    with make_pool(Setting(backend, 3, 0 if backend == "dummy" else 3), env_fns) as pool:
+        found = timeline.record(pool, 0.3, 0.05)
+        spans, own = pool.get_env_attr("spans"), pool.get_env_attr("own")
+    assert found.seconds >= 0.3
+    for drawn, noted, inner in zip(found.envs, spans, own, strict=True):
+        for (_, _, end), (_, begin, _) in itertools.pairwise(drawn):
+            assert end <= begin + 1e-9
+        assert all(0 <= begin <= end <= found.seconds for _, begin, end in drawn)
+        steps = [(begin, end) for what, begin, end in noted if what == timeline.STEP]
+        for (begin, end), (inner_begin, inner_end) in zip(steps, inner, strict=True):
+            assert begin <= inner_begin <= inner_end <= end
+        # The steps that are drawn whole are some of these, in turn, and none between is left out.
+        whole = [each[1:] for each in drawn[1:-1] if each[0] == timeline.STEP]
+        assert whole
+        shifts = [begin - whole[0][0] for begin, _ in steps[: len(steps) - len(whole) + 1]]
+        assert any(
+            np.allclose(np.add(whole, shift), steps[k : k + len(whole)], atol=1e-6, rtol=0)
+            for k, shift in enumerate(shifts)
+        )
+    parts = timeline.shares(found)
+    if backend == "shmem":
+        assert timeline.last_of_batches(found) == [0, 1, 0]
+        assert parts[timeline.DONE][1] < min(parts[timeline.DONE][::2])
         assert "env 1 was the last of its batch most often" in [*summary(found)][-1]
     else:
         assert timeline.last_of_batches(found) == [0, 0, 1]
-        assert parts[timeline.QUEUED][2] > 0.5
+        of_others = [parts[kind][i] for kind in (timeline.STEP, timeline.RESET) for i in (0, 1)]
+        assert parts[timeline.QUEUED][2] > sum(of_others) - 1e-9

@@ -196,6 +196,20 @@ def test_a_pool_that_was_used_otherwise_is_not_gone_on_with(place, use):
             list(islice(episodes, 2))
 
 
+def test_a_request_that_is_only_sent_is_a_use_of_the_pool():
+    with DummyVectorEnv([partial(envs.CountEnv, i, 5 + i) for i in range(2)], wait_num=1) as pool:
+        collector = AsyncCollector(pool, lambda _, env_ids: 0 * env_ids)
+        episodes = collector.episodes(2)
+        assert len(next(episodes)) == 5
+        (free,) = pool.ready_id
+        pool.send([77], free)
+        with pytest.raises(RuntimeError, match="the pool was used otherwise"):
+            next(episodes)
+        collector.rollout(1)
+        pool.send([77], free)
+        assert (collector.rollout(2).obs[0, :, 2] == 0).all()  # of new episodes
+
+
 def told_of_action(_, action, row):
     obs, reward, terminated, truncated, info = row
     return obs, reward, terminated, truncated, {**info, "action": int(action)}

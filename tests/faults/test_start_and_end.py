@@ -2,7 +2,7 @@
 
 import errno
 import gc
-import multiprocessing
+import multiprocessing.shared_memory
 import os
 import re
 import resource
@@ -193,11 +193,35 @@ def test_shared_memory_is_refused(place):
 def test_shared_memory_has_no_name(monkeypatch, tmp_path):
     """More than the 64 MB of /dev/shm in a container, and neither there nor in a folder."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not there"))
-    before = shared_memory()
+    before = in_shared_memory()
     with ShmemVectorEnv([broken.WideEnv] * 17, context="fork", num_processes=1):
-        maps = Path("/proc/self/maps").read_text()
-        assert "memfd:envpool" in maps
-        assert not any(name in maps for name in shared_memory() - before)
+        assert "memfd:envpool" in Path("/proc/self/maps").read_text()
+        assert in_shared_memory() == before
+
+
+def in_shared_memory():
+    """What this process maps from /dev/shm."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in lines if "/dev/shm/" in line]
+
+
+def test_what_a_test_leaves_in_shared_memory_is_told_from_what_others_leave():
+    before = shared_memory()
+    stranger = multiprocessing.shared_memory.SharedMemory(f"psm_{os.getpid()}", True, 8)
+    try:
+        assert shared_memory() == before
+        own = [multiprocessing.shared_memory.SharedMemory(create=True, size=8) for _ in range(2)]
+        assert shared_memory() - before == {each.name for each in own}
+        for each in own:
+            each.close()
+            each.unlink()
+        lock = multiprocessing.get_context("spawn").Lock()
+        assert len(shared_memory() - before) == 1
+        del lock
+        assert shared_memory() == before
+    finally:
+        stranger.close()
+        stranger.unlink()
 
 
 def test_no_port_is_open():

@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 
 from envpool_py.pettingzoo import ParallelVectorEnv, SB3MultiAgentVecEnv
@@ -39,6 +40,23 @@ def test_each_option_works_or_is_refused(door, tmp_path):
 def test_processes(door):
     doors.check_both_names(DOORS[door])
     doors.check_revival(DOORS[door], context="fork")
+
+
+class Tagged(MeadowEnv):
+    """Shows its tag in its state and in its frames."""
+
+    def state(self):
+        return np.array([self.tag, 0.0, 0.0])
+
+    def render(self):
+        return np.full((2, 2, 3), self.tag, np.uint8)
+
+
+def test_ids_have_two_names():
+    env_fns = [functools.partial(Tagged, tag=i) for i in range(3)]
+    actions = dict.fromkeys(["hunter_0", "hunter_1", "fawn_0"], np.zeros(2, int))
+    make = functools.partial(ParallelVectorEnv, env_fns, "dummy")
+    assert set(doors.check_ids(make, actions)) == set(doors.TAKE_IDS)
 
 
 def test_messages_name_what_was_called():

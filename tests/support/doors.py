@@ -2,6 +2,8 @@
 
 import ast
 import contextlib
+import functools
+import inspect
 import os
 import re
 import signal
@@ -9,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
@@ -167,3 +170,89 @@ def alive(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     return False
+
+
+IDS = [2, 0]
+
+
+def concerned_by_rows(method, found, actions, **ids):
+    """The envs of the rows that come after a call."""
+    getattr(found, method)(*actions, **ids)
+    pool = getattr(found, "pool", found)
+    if pool.waiting_id:
+        found.recv()
+    return pool.batch_ids.tolist()
+
+
+def concerned_by_cancel(found, _, **ids):
+    found.send_reset()
+    found.cancel(**ids)
+    return [i for i in (2, 1, 0) if i not in found.waiting_id]
+
+
+def concerned_by_restart(found, _, **ids):
+    found.restart(**ids)
+    return np.flatnonzero(found.restarts)[::-1].tolist()
+
+
+def concerned_by_setting(found, _, **ids):
+    found.set_env_attr("mark", 0)
+    found.set_env_attr("mark", 1, **ids)
+    return np.flatnonzero(found.get_env_attr("mark"))[::-1].tolist()
+
+
+def tag_of(env):
+    return env.tag
+
+
+def of_frames(frames):
+    return [int(frame[0, 0, 0]) for frame in frames]
+
+
+#: Every method that takes ids: a function of a pool of three envs, of the arguments before the ids,
+#: and of the ids, that returns the envs which were concerned. The tag of an env is its id.
+TAKE_IDS = {
+    "reset": functools.partial(concerned_by_rows, "reset"),
+    "step": functools.partial(concerned_by_rows, "step"),
+    "send": functools.partial(concerned_by_rows, "send"),
+    "send_reset": functools.partial(concerned_by_rows, "send_reset"),
+    "cancel": concerned_by_cancel,
+    "restart": concerned_by_restart,
+    "get_env_attr": lambda found, _, **ids: found.get_env_attr("tag", **ids),
+    "set_env_attr": concerned_by_setting,
+    "call": lambda found, _, **ids: of_frames(found.call("render", **ids)),
+    "apply": lambda found, _, **ids: found.apply(tag_of, **ids),
+    "render": lambda found, _, **ids: of_frames(found.render(**ids)),
+    "render_grid": lambda found, _, **ids: found.render_grid(**ids)[::2, 0, 0].tolist(),
+    "state": lambda found, _, **ids: found.state(**ids)[:, 0].tolist(),
+}
+
+
+def taking_ids(cls):
+    """The public methods of a class that take ids, and the names of their parameters."""
+    names = {}
+    for name, method in inspect.getmembers(cls, callable):
+        if not name.startswith("_"):
+            names[name] = inspect.signature(method).parameters.keys()
+    return {name: own for name, own in names.items() if own & {"id", "ids", "env_id", "env_ids"}}
+
+
+def check_ids(make, actions):
+    """Each method takes ids as `id` and as `env_id`, not as both; return its name.
+
+    ``make`` makes a pool of three envs with frames of two rows; ``actions`` are those of two envs.
+    """
+    with make() as found:
+        methods = sorted(taking_ids(type(found)))
+    for method in methods:
+        before = [actions] if method in ("step", "send") else []
+        for names in (["id"], ["env_id"], ["id", "env_id"]):
+            with make() as found:
+                found.reset()
+                ids = dict.fromkeys(names, IDS)
+                if len(names) == 1:
+                    assert TAKE_IDS[method](found, before, **ids) == IDS, method
+                    continue
+                with pytest.raises(TypeError, match="ids are given twice"):
+                    TAKE_IDS[method](found, before, **ids)
+    return methods

@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing.forkserver
+import multiprocessing.shared_memory
 import os
 import subprocess
 import sys
@@ -87,30 +88,19 @@ def descriptors():
     return found
 
 
+def mark_shared_memory():
+    """Have multiprocessing put the id of this process into its names in /dev/shm.
+
+    Locks have it in all child processes too, shared memory in those that are forked.
+    """
+    multiprocessing.current_process()._config["semprefix"] = f"/mp{os.getpid()}"
+    multiprocessing.shared_memory._SHM_NAME_PREFIX = f"/p{os.getpid()}_"
+
+
 def shared_memory():
-    """Return the names of shared memory files and semaphores on this machine, torch's left out."""
-    names = {entry.name for entry in Path("/dev/shm").iterdir()}
-    return {name for name in names if not name.startswith("torch_")}
-
-
-def shared_by_strangers():
-    """Return the names in /dev/shm that processes other than this one and its children use."""
-    found = set()
-    own = {os.getpid(), *children()}
-    for process in Path("/proc").glob("[0-9]*"):
-        if int(process.name) in own:
-            continue
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-            lines = (process / "maps").read_text().splitlines()
-            lines += [str(link.readlink()) for link in (process / "fd").iterdir()]
-            found.update(Path(line.split()[-1]).name for line in lines if "/dev/shm/" in line)
-    return found
-
-
-def left_in_shared_memory(before):
-    """Return what has come into /dev/shm since then, and is no stranger's."""
-    new = shared_memory() - before
-    return new and new - shared_by_strangers()
+    """Return the names in /dev/shm that this process and its child processes have made."""
+    own = tuple(form.format(os.getpid()) for form in ("sem.mp{}-", "p{}_", "pym-{}-"))
+    return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(own)}
 
 
 class Helper(threading.Thread):
