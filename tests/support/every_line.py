@@ -1,0 +1,587 @@
+"""Interrupt a call of a pool at each line of the package that it runs, and see what is left.
+
+A walk is made in a forked process, which reports each place before it goes there: a walk that does
+not end in time is killed, counted as a hang, and continued at the next place by another process.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import gc
+import json
+import logging
+import mmap
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+import envpool_py
+from envpool_py import EnvError
+from envpool_py.env.executor import Abandoned
+from tests.support.helpers import children, descriptors, wait_until
+
+PACKAGE = f"{Path(envpool_py.__file__).parent}{os.sep}"
+
+FINE, END, RAISE, DIE, WAIT, LOOP = range(6)
+"""What an env is asked to do: by its action, or once, by the ``fault`` of the board."""
+
+
+class Board:
+    """Numbers that a test and its envs share, in whatever process they are; a list for each env.
+
+    Attributes:
+        fault: what the next reset or call of the env does, once.
+        fails_to_make: whether the next ``env_fn`` raises, once. ``fails_to_close``: ``close``.
+        made: how often the env was made. ``pid``, ``thread``: where, the last time.
+        waits: whether the env waits for ``held`` to become 0. ``rings``: and tells the test so.
+    """
+
+    def __init__(self, num_envs):
+        rows = np.frombuffer(mmap.mmap(-1, 4096), np.int64).reshape(8, -1)[:, :num_envs]
+        self.fault, self.fails_to_make, self.fails_to_close, self.made = rows[:4]
+        self.pid, self.thread, self.waits, self._common = rows[4:]
+        self.main = os.getpid()
+
+    held = property(
+        lambda self: self._common[0], lambda self, value: self._common.__setitem__(0, value)
+    )
+    rings = property(
+        lambda self: self._common[1], lambda self, value: self._common.__setitem__(1, value)
+    )
+
+    def calm(self):
+        """Let no env do anything but its work from now on."""
+        self.held = self.rings = 0
+        self.fault[:] = self.fails_to_make[:] = self.fails_to_close[:] = 0
+
+    def wait(self, tag):
+        """Wait until the test goes on (called by the env)."""
+        if not self.held:
+            return
+        self.waits[tag] = 1
+        if self.rings:
+            self.rings = 0
+            os.kill(self.main, signal.SIGUSR2)
+        while self.held:
+            time.sleep(2e-4)
+        self.waits[tag] = 0
+
+
+class LineEnv(gym.Env):
+    """Observes (tag, number of the reset by the test, resets since then, step, errors raised)."""
+
+    def __init__(self, tag, board):
+        self.observation_space = spaces.Box(-1, 10**9, (5,), np.int64)
+        self.action_space = spaces.Discrete(8)
+        self.tag, self.board = tag, board
+        self.number, self.resets, self.t, self.failures = -1, 0, 0, 0
+        board.pid[tag], board.thread[tag] = os.getpid(), threading.get_ident()
+        board.made[tag] += 1
+        board.wait(tag)
+        if board.fails_to_make[tag]:
+            board.fails_to_make[tag] = 0
+            raise ValueError("not made")
+
+    def act(self, action):
+        if action == RAISE:
+            self.failures += 1
+            raise ValueError("boom")
+        if action == DIE and self.board.main == os.getpid():
+            raise Abandoned
+        if action == DIE:
+            os._exit(37)
+        if action == WAIT:
+            self.board.wait(self.tag)
+        while action == LOOP:
+            time.sleep(1e-3)
+
+    def act_once(self):
+        action, self.board.fault[self.tag] = int(self.board.fault[self.tag]), 0
+        self.act(action)
+
+    def observe(self):
+        return np.array([self.tag, self.number, self.resets, self.t, self.failures])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.act_once()
+        self.resets, self.t = self.resets + 1, 0
+        if options is not None:
+            self.number, self.resets = options["number"], 0
+        return self.observe(), {}
+
+    def step(self, action):
+        self.act(action)
+        self.t += 1
+        ended = bool(action == END)
+        return self.observe(), self.tag * 1000.0 + self.t, ended, False, {"action": int(action)}
+
+    def poke(self):
+        self.failures -= int(self.board.fault[self.tag] == RAISE)  # after it no new env is needed
+        self.act_once()
+        return self.tag
+
+    def close(self):
+        if self.board.fails_to_close[self.tag]:
+            self.board.fails_to_close[self.tag] = 0
+            raise RuntimeError("not closed")
+
+
+class Wrong(AssertionError):
+    """The pool is not as it must be after an interrupt."""
+
+
+class Hung(BaseException):
+    """Something took longer than the limit; not an Exception, so that nothing swallows it."""
+
+
+class Ready(BaseException):
+    """Interrupts a call when an env waits."""
+
+
+class Tracer:
+    """Notes which lines of the package the main thread runs; raises a signal at one of them.
+
+    Attributes:
+        target: file, line and the number of the visit; None: nowhere.
+        seen: how often each line was visited.
+        fired: whether the signal was raised. ``look`` is called just before.
+    """
+
+    def __init__(self, target=None, look=lambda: None):
+        self.target, self.look, self.fired = target and tuple(target), look, False
+        self.seen = collections.Counter()
+        self._pid = os.getpid()
+
+    def __call__(self, frame, event, arg):  # noqa: ARG002 - of a tracer
+        if os.getpid() != self._pid:
+            sys.settrace(None)
+            return None
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line":
+            place = frame.f_code.co_filename, frame.f_lineno
+            self.seen[place] += 1
+            if (*place, self.seen[place]) == self.target:
+                sys.settrace(None)
+                self.fired = True
+                self.look()
+                signal.raise_signal(signal.SIGUSR1)
+        return self
+
+    def places(self):
+        """Return the places to interrupt: of each line the first visits, and some later one."""
+        found = []
+        for (file, line), count in self.seen.items():
+            deep = file.startswith((f"{PACKAGE}engine", f"{PACKAGE}worker"))
+            found += [(file, line, visit) for visit in (1, 2, *[5] * deep) if visit <= count]
+        return found
+
+
+def name_place(place):
+    file, line, visit = place
+    return f"{file.removeprefix(PACKAGE)}:{line}" + (f" (visit {visit})" if visit > 1 else "")
+
+
+@contextlib.contextmanager
+def tracing(tracer):
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def resources():
+    """Return the numbers of descriptors, child processes and threads of this process."""
+    return len(descriptors()), len(children()), threading.active_count()
+
+
+class Scene:
+    """A pool, and what the test knows of its envs.
+
+    Attributes:
+        bad: the env that fails. ``mates``: the envs that share its process, itself included.
+        number: the number of the last reset.
+        owes: whether the error of ``bad`` has arrived, and so must be followed by a new env.
+    """
+
+    def __init__(self, make, num_envs, bad, mates, *, restarts):
+        self.board = Board(num_envs)
+        self.before = resources()
+        self.pool = make([lambda i=i: LineEnv(i, self.board) for i in range(num_envs)])
+        self.bad, self.mates, self.restarts = bad, mates, restarts
+        self.ids = list(range(num_envs))
+        self.others = [i for i in self.ids if i not in mates]
+        self.number, self.stage = 0, "start"
+        self.reported = set()
+        self.pool.reset(options={"number": 0})
+        self.open = resources()
+
+    # ------------------------------------------------------------------------- what states need
+
+    def actions(self, ids, action, *, end=False):
+        """Return actions for these envs: this one for the bad env."""
+        first = self.others[0] if end else None
+        return [action if i == self.bad else END if i == first else FINE for i in ids]
+
+    def reset_options(self):
+        self.number += 1
+        return {"number": self.number}
+
+    def kill(self):
+        """End the process or thread of the bad env while it is idle, and wait for its end."""
+        if self.board.pid[self.bad] == os.getpid():  # a thread ends only by its env
+            self.pool.send([DIE], [self.bad])
+            self.await_end()
+            self.pool.cancel([self.bad])
+        else:
+            os.kill(int(self.board.pid[self.bad]), signal.SIGKILL)
+            self.await_end()
+
+    def await_end(self):
+        """Wait until the process, or thread, of the bad env has ended, and leave it unnoticed."""
+        pid, thread = int(self.board.pid[self.bad]), int(self.board.thread[self.bad])
+        if pid != os.getpid():
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        elif not wait_until(lambda: thread not in {t.ident for t in threading.enumerate()}):
+            raise Wrong("the thread of the env does not end")
+
+    def await_(self, condition, what):
+        if not wait_until(condition):
+            raise Wrong(what)
+
+    # ----------------------------------------------------------------------------- what must hold
+
+    def note(self, infos):
+        self.reported.update(info["env_id"] for info in infos if "env_error" in info)
+
+    def has_arrived(self):
+        """Tell whether a result of the bad env has arrived that was not returned yet."""
+        return self.bad in self.pool.engine.arrivals.ids().tolist()
+
+    def fetch_all(self):
+        for _ in range(8):
+            if not self.pool.waiting_id:
+                return
+            with contextlib.suppress(EnvError):
+                obs, _, _, _, infos = self.pool.drain()
+                self.note(infos)
+                for row, info in zip(obs.tolist(), infos, strict=True):
+                    if row[0] != info["env_id"] or row[1] not in (self.number - 1, self.number, -1):
+                        raise Wrong(f"env {info['env_id']} returned {row}")
+        raise Wrong(f"still in flight: {self.pool.waiting_id}")
+
+    def reset_all(self):
+        for attempt in range(4):
+            try:
+                obs, infos = self.pool.reset(options=self.reset_options())
+            except EnvError:  # the late end of a process, or an error that the env owes
+                if attempt == 3:
+                    raise
+            else:
+                self.note(infos)
+                return obs
+        raise AssertionError
+
+    def go_on(self):
+        """Fetch what is in flight, reset all envs, and step them twice."""
+        self.stage = "drain"
+        self.fetch_all()
+        self.stage = "reset"
+        self.board.calm()
+        self.check(self.reset_all(), 0)
+        for t in (1, 2):
+            self.stage = f"step {t}"
+            obs, reward, terminated, truncated, infos = self.pool.step([FINE] * len(self.ids)) \
+                if not self.pool.is_async else self.step_partial()
+            self.note(infos)
+            self.check(obs, t)
+            if any("env_error" in info for info in infos):
+                raise Wrong(f"an error is reported with step {t} after a reset")
+            if reward.tolist() != [i * 1000.0 + t for i in self.ids] or (terminated | truncated).any():
+                raise Wrong(f"step {t} returned {reward}, {terminated}, {truncated}")
+            if [info.get("action") for info in infos] != [FINE] * len(self.ids):
+                raise Wrong(f"step {t} returned {infos}")
+        self.failures = obs[:, 4].tolist()
+        if self.pool.waiting_id:
+            raise Wrong(f"in flight at the end: {self.pool.waiting_id}")
+
+    def step_partial(self):
+        self.pool.send([FINE] * len(self.ids))
+        return self.pool.step(None, self.ids)
+
+    def check(self, obs, t):
+        found = obs[:, :4].tolist()
+        if found != [[i, self.number, 0, t] for i in self.ids]:
+            raise Wrong(f"after reset {self.number} the rows of step {t} are {found}")
+
+    def check_restarts(self, state, restarts, *, owes, by_hand):
+        """Check who was recreated; ``restarts``: how often by now, since the state was made."""
+        again = {i for i in self.ids if restarts[i]} | self.reported
+        may = {"fine": set(), "raises": {self.bad}, "owed": {self.bad}}.get(state, {*self.mates})
+        if state == "late":
+            may = {*self.mates}
+        if again - may and not by_hand:
+            raise Wrong(f"envs {again - may} were recreated or reported, and have not failed")
+        if self.restarts and self.failures[self.bad] and (owes or self.bad in again):
+            raise Wrong("the env that raised goes on, and was not recreated")
+
+    def check_left(self, allowed):
+        names = "descriptors", "child processes", "threads"
+        self.stage = "leftovers"
+
+        def more():
+            found = zip(names, resources(), allowed, strict=True)
+            return [f"{now - was} {name}" for name, now, was in found if now > was]
+
+        if more():
+            gc.collect()
+        if not wait_until(lambda: not more(), 3.0):
+            return f"left: {', '.join(more())}"
+        return ""
+
+    def close(self):
+        self.stage = "close"
+        self.board.calm()
+        self.pool.close()
+
+
+KINDS = (TimeoutError, KeyboardInterrupt)
+
+
+@dataclasses.dataclass
+class Counts:
+    """What became of the places of one cell."""
+
+    tried: int = 0
+    missed: int = 0
+    hangs: int = 0
+    wrong: int = 0
+    left: int = 0
+    failures: list = dataclasses.field(default_factory=list)
+
+    def add(self, other):
+        for name in ("tried", "missed", "hangs", "wrong", "left"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.failures += other.failures
+
+
+def interrupt(scene, call, place, kind):
+    """Run a call, with an interrupt at a place; return whether the place was reached.
+
+    Wrong if what the handler raised does not come out of the call.
+    """
+    error = kind("of the handler")
+
+    def handle(*_):
+        raise error
+
+    def look():
+        scene.owes = scene.has_arrived()
+
+    scene.owes = False
+    tracer = Tracer(place, look)
+    signal.signal(signal.SIGUSR1, handle)
+    came_out, outcome = False, "returned"
+    try:
+        with tracing(tracer):
+            call()
+    except BaseException as caught:  # noqa: BLE001 - whatever the handler raises
+        outcome = f"raised {type(caught).__name__}: {str(caught)[:90]}"
+        came_out = caught is error
+        allowed = isinstance(caught, EnvError) or not isinstance(caught, Exception)
+        if isinstance(caught, Hung):
+            raise
+        if not came_out and not allowed:
+            traceback.print_exc()
+            raise Wrong(f"the call {outcome}") from None
+        caught.__traceback__ = None
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    error.__traceback__ = None
+    if tracer.fired and not came_out:
+        raise Wrong(f"the interrupt did not come out: the call {outcome}")
+    return tracer
+
+
+def walk(cell, report, places, begin, limit, choose):
+    """Walk over the places of a cell, from place number ``begin`` on; report each."""
+
+    def bark(*_):
+        raise Hung
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGALRM, bark)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    scene = None
+    try:
+        if places is None:
+            signal.setitimer(signal.ITIMER_REAL, 3 * limit)
+            found = {}
+            for n in range(3):  # the first also fills caches; the others may differ in time
+                scene = scene or cell.scene()
+                tracer = once(cell, scene, None)
+                found |= dict.fromkeys(tracer.places() if n else ())
+                if cell.call == "close":
+                    scene = None
+            places = choose([*found])
+            report("places", places)
+        for k, place in enumerate(places[begin:], begin):
+            report("begin", k)
+            signal.setitimer(signal.ITIMER_REAL, limit)
+            if scene is None:
+                scene = cell.scene()
+            try:
+                tracer = once(cell, scene, place)
+                fact = "" if tracer.fired else "missed"
+                text = scene.check_left(scene.before if cell.call == "close" else scene.open)
+                if text:
+                    raise Wrong(text)
+            except Hung:
+                report("hang", f"in {scene.stage}")
+                return
+            except Exception as error:  # noqa: BLE001 - whatever is wrong is reported
+                text = f"{type(error).__name__}: {error}".partition("\n")[0]
+                fact = "left" if scene.stage == "leftovers" else "wrong"
+                report(fact, f"{text} [{scene.stage}]")
+                before, scene = scene, None
+                finish(before, limit)
+                del before, error
+            else:
+                report(fact or "fine", "")
+                if cell.call == "close":
+                    scene = None
+        if scene is not None:
+            text = finish(scene, limit)
+            if text:
+                report("left", f"at the end of the cell: {text}")
+    except Hung:
+        report("hang", f"in {scene.stage if scene else 'the preparation'}")
+    except BaseException as error:  # noqa: BLE001 - of the walk itself
+        traceback.print_exc()
+        report("broken", f"{type(error).__name__}: {error}")
+    report("over", "")
+
+
+def once(cell, scene, place):
+    """Bring the pool into the state, interrupt the call there, and see whether it goes on."""
+    pool = scene.pool
+    scene.stage, scene.reported = "preparation", set()
+    before = pool.restarts
+    call = cell.prepare(scene)
+    base = pool.restarts if cell.state != "owed" else before
+    scene.board.held = 0
+    scene.stage = "call"
+    tracer = interrupt(scene, call, place, cell.kind)
+    if cell.call == "close":
+        scene.stage = "second close"
+        scene.close()
+        return tracer
+    scene.go_on()
+    scene.check_restarts(
+        cell.state,
+        pool.restarts - base,
+        owes=scene.owes and cell.state == "raises" or cell.state == "owed",
+        by_hand=cell.call == "restart",
+    )
+    if scene.failures[scene.bad]:  # an error was dropped with its request: another env for the next
+        pool.restart([scene.bad])
+        pool.reset(options=scene.reset_options())
+    return tracer
+
+
+def finish(scene, limit):
+    """Close a pool that is not used again; return what it leaves."""
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    scene.close()
+    before = scene.before
+    scene.pool = None
+    gc.collect()
+    text = scene.check_left(before)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return text
+
+
+def run_cell(cell, *, limit=20.0, choose=lambda places: places, most_hangs=None):
+    """Walk over a cell in processes of its own; return its ``Counts``."""
+    counts, places, begin = Counts(), None, 0
+    while True:
+        ours, theirs = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                os.close(ours)
+                os.setpgid(0, 0)
+                sys.settrace(None)
+
+                def report(*message):
+                    os.write(theirs, (json.dumps(message) + "\n").encode())
+
+                walk(cell, report, places, begin, limit, choose)
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(theirs)
+        at, is_over = begin - 1, False
+        try:
+            for kind, value in messages_of(ours, 3 * limit + 20):
+                name = name_place(places[at]) if places and at >= 0 else "dry run"
+                if kind == "places":
+                    places = value
+                elif kind == "begin":
+                    at, counts.tried = value, counts.tried + 1
+                elif kind == "missed":
+                    counts.missed += 1
+                elif kind == "over":
+                    is_over = True
+                elif kind != "fine":
+                    field = {"hang": "hangs", "left": "left"}.get(kind, "wrong")
+                    setattr(counts, field, getattr(counts, field) + 1)
+                    counts.failures.append(f"{cell}: {kind.upper()} at {name}: {value}")
+                    is_over |= kind == "broken"
+                    if kind == "hang" and places is None:
+                        is_over = True
+        finally:
+            os.close(ours)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        if is_over or places is None or at + 1 >= len(places):
+            return counts
+        if most_hangs is not None and counts.hangs >= most_hangs:
+            counts.failures.append(f"{cell}: given up after {counts.hangs} hangs")
+            return counts
+        begin = at + 1
+
+
+def messages_of(fd, seconds):
+    """Yield the messages of a walk until its end; a hang if it is silent for so many seconds."""
+    left = b""
+    while True:
+        if not select.select([fd], [], [], seconds)[0]:
+            yield "hang", "and a signal handler is not called"
+            return
+        data = os.read(fd, 1 << 20)
+        if not data:
+            return
+        *lines, left = (left + data).split(b"\n")
+        yield from map(json.loads, lines)
+
