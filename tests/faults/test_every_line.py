@@ -54,6 +54,13 @@ BACKENDS = {
 }
 
 
+TRIGGERS = {
+    "a signal": every_line.Lines,
+    "an allocation": every_line.Allocations,
+    "on_restart": every_line.Callback,
+}
+
+
 @dataclass(frozen=True)
 class Cell:
     """One cell of the table."""
@@ -63,9 +70,16 @@ class Cell:
     state: str
     on_error: str
     mode: str | None
+    by: str = "a signal"
 
     def __str__(self):
-        return f"{self.call}, {self.backend}, {self.state}, {self.on_error}, {self.mode}"
+        text = f"{self.call}, {self.backend}, {self.state}, {self.on_error}, {self.mode}"
+        return text + f", {self.by}" * (self.trigger is not every_line.Lines)
+
+    @property
+    def trigger(self):
+        """What raises the error."""
+        return TRIGGERS[self.by]
 
     @property
     def kind(self):
@@ -110,8 +124,12 @@ class Cell:
             options["wait_num"] = 1
         bad = backend.dies if self.dies else backend.raises
         mates = backend.mates if bad in backend.mates else (bad,)
-        make = functools.partial(backend.make, **options)
         restarts = self.on_error == "restart"
+
+        def make(env_fns, on_restart):
+            told = {"on_restart": on_restart} if restarts else {}
+            return backend.make(env_fns, **options, **told)
+
         return Scene(make, backend.num_envs, bad, mates, restarts=restarts)
 
     @property
@@ -127,6 +145,7 @@ class Cell:
 
 
 FETCHING = ("recv", "drain", "recv_async")
+GIVING_ROWS = ("step", "reset", *FETCHING)
 
 # ----------------------------------------------------------------------------------------- states
 
@@ -147,18 +166,13 @@ def prepare_restarting(cell, scene):
         signal.signal(signal.SIGUSR2, before)
         return
     made, restarts = int(board.made[scene.bad]), pool.restarts[scene.bad]
+    pool.send([RAISE if cell.is_local else DIE], [scene.bad])
     if not cell.is_local:
-        pool.send([DIE], [scene.bad])
         scene.await_end()
         board.held = 1
-    else:
-        pool.send([RAISE], [scene.bad])
-    for _ in range(200):
-        pool.send([FINE], [other])
-        pool.step(None, [other])
-        begun = pool.restarts[scene.bad] > restarts if cell.is_local else board.made[scene.bad] > made
-        if begun:
-            break
+    scene.fetch_others_until(
+        lambda: pool.restarts[scene.bad] > restarts if cell.is_local else board.made[scene.bad] > made
+    )
 
 
 def prepare_late(_, scene):
@@ -171,15 +185,11 @@ def prepare_late(_, scene):
 
 def prepare_owed(cell, scene):
     """The error of the bad env had arrived when its request was cancelled."""
-    pool, (other, *_) = scene.pool, scene.others
-    restarts = pool.restarts[scene.bad]
+    pool, restarts = scene.pool, scene.pool.restarts[scene.bad]
+    scene.board.held = cell.on_error == "restart" and cell.backend not in ("in process", "caller_steps")
     pool.send([RAISE], [scene.bad])
     if cell.on_error == "restart":
-        for _ in range(200):
-            if pool.restarts[scene.bad] > restarts:
-                break
-            pool.send([FINE], [other])
-            pool.step(None, [other])
+        scene.fetch_others_until(lambda: pool.restarts[scene.bad] > restarts)
     pool.cancel([scene.bad])
 
 
@@ -273,6 +283,13 @@ def table():
         if call_ == "close" and (on_error == "restart") != (state in ("restarting", "owed")):
             continue
         found += [Cell(call_, backend, state, on_error, mode) for mode in modes]
+    for backend, call_, state in itertools.product(BACKENDS, GIVING_ROWS, ("raises", "dies")):
+        found.append(Cell(call_, backend, state, "restart", None, "on_restart"))
+    for backend, call_, state, on_error in itertools.product(
+        ("in process", "shared memory"), GIVING_ROWS, ("fine", "raises"), ON_ERROR
+    ):
+        mode = "same_step" if on_error == "restart" else None
+        found.append(Cell(call_, backend, state, on_error, mode, "an allocation"))
     return [cell for cell in found if not cell.impossible]
 
 
@@ -286,7 +303,7 @@ def line_of(name, counts, seconds):
     return f"{name!s:<58} " + " ".join(f"{n:>6}" for n in numbers) + f" {seconds:>6.1f}"
 
 
-def walk_over(cells, **options):
+def walk_over(cells, *, verbose=False, **options):
     """Walk over these cells and print the table; return the failures."""
     total, begun = Counts(), time.monotonic()
     print(HEAD)
@@ -294,6 +311,8 @@ def walk_over(cells, **options):
         start = time.monotonic()
         counts = every_line.run_cell(cell, **options)
         print(line_of(cell, counts, time.monotonic() - start), flush=True)
+        for failure in counts.failures if verbose else ():
+            print("   ", failure, flush=True)
         total.add(counts)
     print(line_of("total", total, time.monotonic() - begun), flush=True)
     return total.failures
@@ -326,9 +345,8 @@ def main():
     args = parser.parse_args()
     cells = [cell for cell in table() if all(part in str(cell) for part in args.filter)]
     choose = lambda places: places[:: args.every]  # noqa: E731
-    failures = walk_over(cells, limit=args.limit, most_hangs=args.most_hangs, choose=choose)
-    print("\n".join(failures))
-    return bool(failures)
+    options = {"limit": args.limit, "most_hangs": args.most_hangs, "choose": choose}
+    return bool(walk_over(cells, verbose=True, **options))
 
 
 if __name__ == "__main__":

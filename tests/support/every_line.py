@@ -9,7 +9,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import gc
+import inspect
 import json
 import logging
 import mmap
@@ -29,10 +31,14 @@ from gymnasium import spaces
 
 import envpool_py
 from envpool_py import EnvError
+from envpool_py.engine import batches
 from envpool_py.env.executor import Abandoned
-from tests.support.helpers import children, descriptors, wait_until
+from tests.support.helpers import children, wait_until
 
 PACKAGE = f"{Path(envpool_py.__file__).parent}{os.sep}"
+
+LEFT_AFTER = 2.0
+"""Seconds until what a call has left counts as left."""
 
 FINE, END, RAISE, DIE, WAIT, LOOP = range(6)
 """What an env is asked to do: by its action, or once, by the ``fault`` of the board."""
@@ -151,43 +157,115 @@ class Ready(BaseException):
     """Interrupts a call when an env waits."""
 
 
-class Tracer:
-    """Notes which lines of the package the main thread runs; raises a signal at one of them.
+class Lines:
+    """Records which lines of the package the main thread runs; raises a signal at one of them.
 
     Attributes:
         target: file, line and the number of the visit; None: nowhere.
-        seen: how often each line was visited.
-        fired: whether the signal was raised. ``look`` is called just before.
+        error: what the signal handler raises. ``fired``: whether the signal was raised.
+        look: called just before that.
     """
 
-    def __init__(self, target=None, look=lambda: None):
-        self.target, self.look, self.fired = target and tuple(target), look, False
-        self.seen = collections.Counter()
+    def __init__(self, scene, kind, target):
+        self.target, self.look, self.fired = target, scene.look, False
+        self.error = kind("of the handler")
+        self._seen = collections.Counter()
         self._pid = os.getpid()
 
-    def __call__(self, frame, event, arg):  # noqa: ARG002 - of a tracer
-        if os.getpid() != self._pid:
+    def __enter__(self):
+        signal.signal(signal.SIGUSR1, self._handle)
+        self._before = sys.gettrace()
+        sys.settrace(self._trace)
+
+    def __exit__(self, *_):
+        sys.settrace(self._before)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+    def _handle(self, *_):
+        raise self.error
+
+    def _trace(self, frame, event, arg):  # noqa: ARG002 - of a tracer
+        if os.getpid() != self._pid:  # a process that was forked meanwhile
             sys.settrace(None)
             return None
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
         if event == "line":
             place = frame.f_code.co_filename, frame.f_lineno
-            self.seen[place] += 1
-            if (*place, self.seen[place]) == self.target:
+            self._seen[place] += 1
+            if (*place, self._seen[place]) == self.target:
                 sys.settrace(None)
                 self.fired = True
                 self.look()
                 signal.raise_signal(signal.SIGUSR1)
-        return self
+        return self._trace
 
     def places(self):
         """Return the places to interrupt: of each line the first visits, and some later one."""
         found = []
-        for (file, line), count in self.seen.items():
+        for (file, line), count in self._seen.items():
             deep = file.startswith((f"{PACKAGE}engine", f"{PACKAGE}worker"))
             found += [(file, line, visit) for visit in (1, 2, *[5] * deep) if visit <= count]
         return found
+
+
+class Allocations:
+    """Raises a MemoryError at one of the calls of NumPy in ``engine/batches.py``."""
+
+    def __init__(self, scene, _, target):
+        self.target, self.look, self.fired = target, scene.look, False
+        self.error = MemoryError("of an allocation")
+        self._count = 0
+
+    def __enter__(self):
+        batches.np = self
+
+    def __exit__(self, *_):
+        batches.np = np
+
+    def __getattr__(self, name):
+        found = getattr(np, name)
+        return functools.partial(self._allocate, found) if inspect.isroutine(found) else found
+
+    def _allocate(self, function, *args, **kwargs):
+        self._count += 1
+        if self.target == ("allocation", self._count, 1):
+            self.fired = True
+            self.look()
+            raise self.error
+        return function(*args, **kwargs)
+
+    def places(self):
+        return [("allocation", k, 1) for k in range(1, self._count + 1)]
+
+
+class Callback:
+    """Has ``on_restart`` raise in one of its calls (place 1, 2, ...), or in each (place 0)."""
+
+    def __init__(self, scene, _, target):
+        self.target, self.fired = target, False
+        self.error = CallbackError("of on_restart")
+        self._scene, self._count = scene, 0
+
+    def __enter__(self):
+        self._scene.on_restart = self._call
+
+    def __exit__(self, *_):
+        if self.target is None or self.target[1]:  # else it goes on
+            self._scene.on_restart = None
+
+    def _call(self):
+        self._count += 1
+        if self.target in (("on_restart", self._count, 1), ("on_restart", 0, 1)):
+            self.fired = True
+            raise self.error
+
+    def places(self):
+        return [("on_restart", k, 1) for k in range(self._count + 1)]
+
+
+class CallbackError(Exception):
+    """Raised by ``on_restart``."""
 
 
 def name_place(place):
@@ -195,19 +273,9 @@ def name_place(place):
     return f"{file.removeprefix(PACKAGE)}:{line}" + (f" (visit {visit})" if visit > 1 else "")
 
 
-@contextlib.contextmanager
-def tracing(tracer):
-    before = sys.gettrace()
-    sys.settrace(tracer)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
 def resources():
     """Return the numbers of descriptors, child processes and threads of this process."""
-    return len(descriptors()), len(children()), threading.active_count()
+    return len(os.listdir("/proc/self/fd")), len(children()), threading.active_count()  # noqa: PTH208
 
 
 class Scene:
@@ -222,11 +290,13 @@ class Scene:
     def __init__(self, make, num_envs, bad, mates, *, restarts):
         self.board = Board(num_envs)
         self.before = resources()
-        self.pool = make([lambda i=i: LineEnv(i, self.board) for i in range(num_envs)])
+        env_fns = [functools.partial(LineEnv, i, self.board) for i in range(num_envs)]
+        self.pool = make(env_fns, self._tell)
         self.bad, self.mates, self.restarts = bad, mates, restarts
         self.ids = list(range(num_envs))
         self.others = [i for i in self.ids if i not in mates]
-        self.number, self.stage = 0, "start"
+        self.number, self.stage, self.trigger = 0, "start", None
+        self.owes, self.on_restart, self.failures = False, None, [0] * num_envs
         self.reported = set()
         self.pool.reset(options={"number": 0})
         self.open = resources()
@@ -260,6 +330,16 @@ class Scene:
         elif not wait_until(lambda: thread not in {t.ident for t in threading.enumerate()}):
             raise Wrong("the thread of the env does not end")
 
+    def fetch_others_until(self, condition):
+        """Step another env, and fetch its row, until the condition holds."""
+        for _ in range(1000):
+            if self.others[0] not in self.pool.waiting_id:
+                self.pool.send([FINE], self.others[:1])
+            self.note(self.pool.recv()[4])
+            if condition():
+                return
+        raise Wrong("the env is not recreated")
+
     def await_(self, condition, what):
         if not wait_until(condition):
             raise Wrong(what)
@@ -269,15 +349,19 @@ class Scene:
     def note(self, infos):
         self.reported.update(info["env_id"] for info in infos if "env_error" in info)
 
-    def has_arrived(self):
-        """Tell whether a result of the bad env has arrived that was not returned yet."""
-        return self.bad in self.pool.engine.arrivals.ids().tolist()
+    def _tell(self, *_):
+        if self.on_restart is not None:
+            self.on_restart()
+
+    def look(self):
+        """Note whether the result of the bad env has arrived, just before the interrupt."""
+        self.owes = self.bad in self.pool.engine.arrivals.ids().tolist()
 
     def fetch_all(self):
         for _ in range(8):
             if not self.pool.waiting_id:
                 return
-            with contextlib.suppress(EnvError):
+            with contextlib.suppress(EnvError, CallbackError):
                 obs, _, _, _, infos = self.pool.drain()
                 self.note(infos)
                 for row, info in zip(obs.tolist(), infos, strict=True):
@@ -286,19 +370,19 @@ class Scene:
         raise Wrong(f"still in flight: {self.pool.waiting_id}")
 
     def reset_all(self):
-        for attempt in range(4):
+        for attempt in range(9):
             try:
                 obs, infos = self.pool.reset(options=self.reset_options())
-            except EnvError:  # the late end of a process, or an error that the env owes
-                if attempt == 3:
+            except (EnvError, CallbackError):  # the late end of a process, or an error that the env owes
+                if attempt == 8:
                     raise
             else:
                 self.note(infos)
                 return obs
         raise AssertionError
 
-    def go_on(self):
-        """Fetch what is in flight, reset all envs, and step them twice."""
+    def go_on(self, again):
+        """Fetch what is in flight, reset all envs, and step them twice; then fetch by ``again``."""
         self.stage = "drain"
         self.fetch_all()
         self.stage = "reset"
@@ -306,8 +390,8 @@ class Scene:
         self.check(self.reset_all(), 0)
         for t in (1, 2):
             self.stage = f"step {t}"
-            obs, reward, terminated, truncated, infos = self.pool.step([FINE] * len(self.ids)) \
-                if not self.pool.is_async else self.step_partial()
+            self.pool.send([FINE] * len(self.ids))
+            obs, reward, terminated, truncated, infos = self.pool.step(None, self.ids)
             self.note(infos)
             self.check(obs, t)
             if any("env_error" in info for info in infos):
@@ -317,12 +401,13 @@ class Scene:
             if [info.get("action") for info in infos] != [FINE] * len(self.ids):
                 raise Wrong(f"step {t} returned {infos}")
         self.failures = obs[:, 4].tolist()
+        if again is not None:
+            self.stage = "the call again"
+            self.pool.send([FINE] * len(self.ids))
+            again()
+            self.fetch_all()
         if self.pool.waiting_id:
             raise Wrong(f"in flight at the end: {self.pool.waiting_id}")
-
-    def step_partial(self):
-        self.pool.send([FINE] * len(self.ids))
-        return self.pool.step(None, self.ids)
 
     def check(self, obs, t):
         found = obs[:, :4].tolist()
@@ -350,7 +435,7 @@ class Scene:
 
         if more():
             gc.collect()
-        if not wait_until(lambda: not more(), 3.0):
+        if not wait_until(lambda: not more(), LEFT_AFTER):
             return f"left: {', '.join(more())}"
         return ""
 
@@ -380,42 +465,27 @@ class Counts:
         self.failures += other.failures
 
 
-def interrupt(scene, call, place, kind):
-    """Run a call, with an interrupt at a place; return whether the place was reached.
-
-    Wrong if what the handler raised does not come out of the call.
-    """
-    error = kind("of the handler")
-
-    def handle(*_):
-        raise error
-
-    def look():
-        scene.owes = scene.has_arrived()
-
-    scene.owes = False
-    tracer = Tracer(place, look)
-    signal.signal(signal.SIGUSR1, handle)
+def interrupt(scene, call, trigger):
+    """Run a call, in which the trigger raises; Wrong if its error does not come out."""
     came_out, outcome = False, "returned"
+    scene.owes = False
     try:
-        with tracing(tracer):
+        with trigger:
             call()
-    except BaseException as caught:  # noqa: BLE001 - whatever the handler raises
-        outcome = f"raised {type(caught).__name__}: {str(caught)[:90]}"
-        came_out = caught is error
-        allowed = isinstance(caught, EnvError) or not isinstance(caught, Exception)
+    except BaseException as caught:  # noqa: BLE001 - whatever the trigger raises
         if isinstance(caught, Hung):
             raise
-        if not came_out and not allowed:
-            traceback.print_exc()
+        outcome = f"raised {describe(caught)[:90]}"
+        came_out = caught is trigger.error
+        if not came_out and not isinstance(caught, EnvError):
             raise Wrong(f"the call {outcome}") from None
-        caught.__traceback__ = None
-    finally:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    error.__traceback__ = None
-    if tracer.fired and not came_out:
-        raise Wrong(f"the interrupt did not come out: the call {outcome}")
-    return tracer
+        caught.__traceback__ = None  # it holds what was half made
+    if trigger.fired and not came_out:
+        raise Wrong(f"the error did not come out: the call {outcome}")
+
+
+def describe(error):
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def walk(cell, report, places, begin, limit, choose):
@@ -435,8 +505,14 @@ def walk(cell, report, places, begin, limit, choose):
             found = {}
             for n in range(3):  # the first also fills caches; the others may differ in time
                 scene = scene or cell.scene()
-                tracer = once(cell, scene, None)
-                found |= dict.fromkeys(tracer.places() if n else ())
+                try:
+                    once(cell, scene, None)
+                except Exception as error:  # noqa: BLE001 - as below
+                    report("wrong", f"{describe(error)} [{scene.stage}]")
+                    found |= dict.fromkeys(scene.trigger.places() if scene.trigger else ())
+                    scene = None
+                else:
+                    found |= dict.fromkeys(scene.trigger.places() if n else ())
                 if cell.call == "close":
                     scene = None
             places = choose([*found])
@@ -447,8 +523,9 @@ def walk(cell, report, places, begin, limit, choose):
             if scene is None:
                 scene = cell.scene()
             try:
-                tracer = once(cell, scene, place)
-                fact = "" if tracer.fired else "missed"
+                once(cell, scene, place)
+                fact = "" if scene.trigger.fired else "missed"
+                signal.setitimer(signal.ITIMER_REAL, limit + 5)
                 text = scene.check_left(scene.before if cell.call == "close" else scene.open)
                 if text:
                     raise Wrong(text)
@@ -456,9 +533,8 @@ def walk(cell, report, places, begin, limit, choose):
                 report("hang", f"in {scene.stage}")
                 return
             except Exception as error:  # noqa: BLE001 - whatever is wrong is reported
-                text = f"{type(error).__name__}: {error}".partition("\n")[0]
                 fact = "left" if scene.stage == "leftovers" else "wrong"
-                report(fact, f"{text} [{scene.stage}]")
+                report(fact, f"{describe(error)} [{scene.stage}]")
                 before, scene = scene, None
                 finish(before, limit)
                 del before, error
@@ -484,15 +560,18 @@ def once(cell, scene, place):
     scene.stage, scene.reported = "preparation", set()
     before = pool.restarts
     call = cell.prepare(scene)
+    scene.on_restart = None
     base = pool.restarts if cell.state != "owed" else before
     scene.board.held = 0
     scene.stage = "call"
-    tracer = interrupt(scene, call, place, cell.kind)
+    scene.trigger = cell.trigger(scene, cell.kind, place and tuple(place))
+    interrupt(scene, call, scene.trigger)
     if cell.call == "close":
         scene.stage = "second close"
         scene.close()
-        return tracer
-    scene.go_on()
+        scene.pool = None
+        return
+    scene.go_on(call if cell.call == "recv_async" else None)
     scene.check_restarts(
         cell.state,
         pool.restarts - base,
@@ -502,13 +581,13 @@ def once(cell, scene, place):
     if scene.failures[scene.bad]:  # an error was dropped with its request: another env for the next
         pool.restart([scene.bad])
         pool.reset(options=scene.reset_options())
-    return tracer
 
 
 def finish(scene, limit):
     """Close a pool that is not used again; return what it leaves."""
     signal.setitimer(signal.ITIMER_REAL, limit)
     scene.close()
+    signal.setitimer(signal.ITIMER_REAL, limit + 5)
     before = scene.before
     scene.pool = None
     gc.collect()
