@@ -145,7 +145,7 @@ class LineEnv(gym.Env):
             raise RuntimeError("not closed")
 
 
-class Wrong(AssertionError):
+class WrongError(AssertionError):
     """The pool is not as it must be after an interrupt."""
 
 
@@ -200,12 +200,13 @@ class Lines:
                 signal.raise_signal(signal.SIGUSR1)
         return self._trace
 
-    def places(self):
-        """Return the places to interrupt: of each line the first visits, and some later one."""
+    def places(self, visits):
+        """Return the places to interrupt: these visits of each line, the fifth only deep inside."""
         found = []
         for (file, line), count in self._seen.items():
             deep = file.startswith((f"{PACKAGE}engine", f"{PACKAGE}worker"))
-            found += [(file, line, visit) for visit in (1, 2, *[5] * deep) if visit <= count]
+            wanted = [visit for visit in visits if visit < 5 or deep]
+            found += [(file, line, visit) for visit in wanted if visit <= count]
         return found
 
 
@@ -235,7 +236,7 @@ class Allocations:
             raise self.error
         return function(*args, **kwargs)
 
-    def places(self):
+    def places(self, _):
         return [("allocation", k, 1) for k in range(1, self._count + 1)]
 
 
@@ -260,7 +261,7 @@ class Callback:
             self.fired = True
             raise self.error
 
-    def places(self):
+    def places(self, _):
         return [("on_restart", k, 1) for k in range(self._count + 1)]
 
 
@@ -328,7 +329,7 @@ class Scene:
         if pid != os.getpid():
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         elif not wait_until(lambda: thread not in {t.ident for t in threading.enumerate()}):
-            raise Wrong("the thread of the env does not end")
+            raise WrongError("the thread of the env does not end")
 
     def fetch_others_until(self, condition):
         """Step another env, and fetch its row, until the condition holds."""
@@ -338,11 +339,7 @@ class Scene:
             self.note(self.pool.recv()[4])
             if condition():
                 return
-        raise Wrong("the env is not recreated")
-
-    def await_(self, condition, what):
-        if not wait_until(condition):
-            raise Wrong(what)
+        raise WrongError("the env is not recreated")
 
     # ----------------------------------------------------------------------------- what must hold
 
@@ -366,14 +363,17 @@ class Scene:
                 self.note(infos)
                 for row, info in zip(obs.tolist(), infos, strict=True):
                     if row[0] != info["env_id"] or row[1] not in (self.number - 1, self.number, -1):
-                        raise Wrong(f"env {info['env_id']} returned {row}")
-        raise Wrong(f"still in flight: {self.pool.waiting_id}")
+                        raise WrongError(f"env {info['env_id']} returned {row}")
+        raise WrongError(f"still in flight: {self.pool.waiting_id}")
 
     def reset_all(self):
         for attempt in range(9):
             try:
                 obs, infos = self.pool.reset(options=self.reset_options())
-            except (EnvError, CallbackError):  # the late end of a process, or an error that the env owes
+            except (
+                EnvError,
+                CallbackError,
+            ):  # the late end of a process, or an error that the env owes
                 if attempt == 8:
                     raise
             else:
@@ -395,11 +395,14 @@ class Scene:
             self.note(infos)
             self.check(obs, t)
             if any("env_error" in info for info in infos):
-                raise Wrong(f"an error is reported with step {t} after a reset")
-            if reward.tolist() != [i * 1000.0 + t for i in self.ids] or (terminated | truncated).any():
-                raise Wrong(f"step {t} returned {reward}, {terminated}, {truncated}")
+                raise WrongError(f"an error is reported with step {t} after a reset")
+            if (
+                reward.tolist() != [i * 1000.0 + t for i in self.ids]
+                or (terminated | truncated).any()
+            ):
+                raise WrongError(f"step {t} returned {reward}, {terminated}, {truncated}")
             if [info.get("action") for info in infos] != [FINE] * len(self.ids):
-                raise Wrong(f"step {t} returned {infos}")
+                raise WrongError(f"step {t} returned {infos}")
         self.failures = obs[:, 4].tolist()
         if again is not None:
             self.stage = "the call again"
@@ -407,23 +410,21 @@ class Scene:
             again()
             self.fetch_all()
         if self.pool.waiting_id:
-            raise Wrong(f"in flight at the end: {self.pool.waiting_id}")
+            raise WrongError(f"in flight at the end: {self.pool.waiting_id}")
 
     def check(self, obs, t):
         found = obs[:, :4].tolist()
         if found != [[i, self.number, 0, t] for i in self.ids]:
-            raise Wrong(f"after reset {self.number} the rows of step {t} are {found}")
+            raise WrongError(f"after reset {self.number} the rows of step {t} are {found}")
 
     def check_restarts(self, state, restarts, *, owes, by_hand):
         """Check who was recreated; ``restarts``: how often by now, since the state was made."""
         again = {i for i in self.ids if restarts[i]} | self.reported
         may = {"fine": set(), "raises": {self.bad}, "owed": {self.bad}}.get(state, {*self.mates})
-        if state == "late":
-            may = {*self.mates}
         if again - may and not by_hand:
-            raise Wrong(f"envs {again - may} were recreated or reported, and have not failed")
+            raise WrongError(f"envs {again - may} were recreated or reported, and have not failed")
         if self.restarts and self.failures[self.bad] and (owes or self.bad in again):
-            raise Wrong("the env that raised goes on, and was not recreated")
+            raise WrongError("the env that raised goes on, and was not recreated")
 
     def check_left(self, allowed):
         names = "descriptors", "child processes", "threads"
@@ -472,16 +473,16 @@ def interrupt(scene, call, trigger):
     try:
         with trigger:
             call()
-    except BaseException as caught:  # noqa: BLE001 - whatever the trigger raises
+    except BaseException as caught:
         if isinstance(caught, Hung):
             raise
         outcome = f"raised {describe(caught)[:90]}"
         came_out = caught is trigger.error
         if not came_out and not isinstance(caught, EnvError):
-            raise Wrong(f"the call {outcome}") from None
+            raise WrongError(f"the call {outcome}") from None
         caught.__traceback__ = None  # it holds what was half made
     if trigger.fired and not came_out:
-        raise Wrong(f"the error did not come out: the call {outcome}")
+        raise WrongError(f"the error did not come out: the call {outcome}")
 
 
 def describe(error):
@@ -502,56 +503,66 @@ def walk(cell, report, places, begin, limit, choose):
     try:
         if places is None:
             signal.setitimer(signal.ITIMER_REAL, 3 * limit)
-            found = {}
-            for n in range(3):  # the first also fills caches; the others may differ in time
-                scene = scene or cell.scene()
-                try:
-                    once(cell, scene, None)
-                except Exception as error:  # noqa: BLE001 - as below
-                    report("wrong", f"{describe(error)} [{scene.stage}]")
-                    found |= dict.fromkeys(scene.trigger.places() if scene.trigger else ())
-                    scene = None
-                else:
-                    found |= dict.fromkeys(scene.trigger.places() if n else ())
-                if cell.call == "close":
-                    scene = None
-            places = choose([*found])
+            places, scene = record(cell, report)
+            places = choose(places)
             report("places", places)
         for k, place in enumerate(places[begin:], begin):
             report("begin", k)
             signal.setitimer(signal.ITIMER_REAL, limit)
-            if scene is None:
-                scene = cell.scene()
-            try:
-                once(cell, scene, place)
-                fact = "" if scene.trigger.fired else "missed"
-                signal.setitimer(signal.ITIMER_REAL, limit + 5)
-                text = scene.check_left(scene.before if cell.call == "close" else scene.open)
-                if text:
-                    raise Wrong(text)
-            except Hung:
-                report("hang", f"in {scene.stage}")
-                return
-            except Exception as error:  # noqa: BLE001 - whatever is wrong is reported
-                fact = "left" if scene.stage == "leftovers" else "wrong"
-                report(fact, f"{describe(error)} [{scene.stage}]")
-                before, scene = scene, None
-                finish(before, limit)
-                del before, error
-            else:
-                report(fact or "fine", "")
-                if cell.call == "close":
-                    scene = None
-        if scene is not None:
-            text = finish(scene, limit)
-            if text:
-                report("left", f"at the end of the cell: {text}")
+            scene = visit(cell, scene or cell.scene(), place, report, limit)
+        if scene is not None and (text := finish(scene, limit)):
+            report("left", f"at the end of the cell: {text}")
     except Hung:
-        report("hang", f"in {scene.stage if scene else 'the preparation'}")
+        report("hang", "")
+        return
     except BaseException as error:  # noqa: BLE001 - of the walk itself
-        traceback.print_exc()
-        report("broken", f"{type(error).__name__}: {error}")
+        report("broken", "".join(traceback.format_exception(error)))
     report("over", "")
+
+
+def record(cell, report):
+    """Return the places that dry runs visit, and a pool to go on with, if there is one.
+
+    The first run also fills caches; the other two may differ in what depends on time.
+    """
+    found, scene = {}, None
+    for number in range(3):
+        scene = scene or cell.scene()
+        fails = False
+        try:
+            once(cell, scene, None)
+        except Exception as error:  # noqa: BLE001 - the places are interrupted nevertheless
+            report("wrong", f"without an interrupt: {describe(error)} [{scene.stage}]")
+            fails = True
+        if scene.trigger is not None and (number or fails):
+            found |= dict.fromkeys(scene.trigger.places(cell.visits))
+        if fails or cell.call == "close":
+            scene = None
+    return [*found], scene
+
+
+def visit(cell, scene, place, report, limit):
+    """Interrupt the call at a place and report; return the pool, or None if it is not to be used.
+
+    Hung passes, once it is reported.
+    """
+    try:
+        once(cell, scene, place)
+        signal.setitimer(signal.ITIMER_REAL, limit + 5)  # what is left is waited for as well
+        text = scene.check_left(scene.before if scene.pool is None else scene.open)
+    except Hung:
+        report("stage", scene.stage)
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong is reported
+        text, fact = f"{describe(error)} [{scene.stage}]", "wrong"
+    else:
+        fact = "left"
+    if text:
+        report(fact, text)
+        finish(scene, limit)
+        return None
+    report("fine" if scene.trigger.fired else "missed", "")
+    return scene if scene.pool is not None else None
 
 
 def once(cell, scene, place):
@@ -575,7 +586,7 @@ def once(cell, scene, place):
     scene.check_restarts(
         cell.state,
         pool.restarts - base,
-        owes=scene.owes and cell.state == "raises" or cell.state == "owed",
+        owes=cell.state == "owed" or (scene.owes and cell.state == "raises"),
         by_hand=cell.call == "restart",
     )
     if scene.failures[scene.bad]:  # an error was dropped with its request: another env for the next
@@ -585,48 +596,36 @@ def once(cell, scene, place):
 
 def finish(scene, limit):
     """Close a pool that is not used again; return what it leaves."""
+    if scene.pool is None:  # it is closed, and what it has left is known
+        return ""
     signal.setitimer(signal.ITIMER_REAL, limit)
     scene.close()
     signal.setitimer(signal.ITIMER_REAL, limit + 5)
-    before = scene.before
     scene.pool = None
     gc.collect()
-    text = scene.check_left(before)
+    text = scene.check_left(scene.before)
     signal.setitimer(signal.ITIMER_REAL, 0)
     return text
 
 
 def run_cell(cell, *, limit=20.0, choose=lambda places: places, most_hangs=None):
-    """Walk over a cell in processes of its own; return its ``Counts``."""
+    """Walk over a cell in processes of its own; return its ``Counts``.
+
+    ``limit``: seconds after which a call, with what follows, hangs. ``choose``: returns the places
+    to visit, of all. ``most_hangs``: the number after which the rest of the cell is left out.
+    """
     counts, places, begin = Counts(), None, 0
     while True:
-        ours, theirs = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if not pid:
-            status = 1
-            try:
-                os.close(ours)
-                os.setpgid(0, 0)
-                sys.settrace(None)
-
-                def report(*message):
-                    os.write(theirs, (json.dumps(message) + "\n").encode())
-
-                walk(cell, report, places, begin, limit, choose)
-                status = 0
-            finally:
-                os._exit(status)
-        os.close(theirs)
-        at, is_over = begin - 1, False
+        pid, ours = start(cell, places, begin, limit, choose)
+        at, is_over, stage = begin - 1, False, "the walk"
         try:
             for kind, value in messages_of(ours, 3 * limit + 20):
-                name = name_place(places[at]) if places and at >= 0 else "dry run"
                 if kind == "places":
                     places = value
                 elif kind == "begin":
                     at, counts.tried = value, counts.tried + 1
+                elif kind == "stage":
+                    stage = value
                 elif kind == "missed":
                     counts.missed += 1
                 elif kind == "over":
@@ -634,21 +633,42 @@ def run_cell(cell, *, limit=20.0, choose=lambda places: places, most_hangs=None)
                 elif kind != "fine":
                     field = {"hang": "hangs", "left": "left"}.get(kind, "wrong")
                     setattr(counts, field, getattr(counts, field) + 1)
-                    counts.failures.append(f"{cell}: {kind.upper()} at {name}: {value}")
-                    is_over |= kind == "broken"
-                    if kind == "hang" and places is None:
-                        is_over = True
+                    name = name_place(places[at]) if places and at >= 0 else "the dry run"
+                    text = f"in {stage} {value}" if kind == "hang" else value
+                    counts.failures.append(f"{cell}: {kind.upper()} at {name}: {text}")
         finally:
             os.close(ours)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        if is_over or places is None or at + 1 >= len(places):
+        begin = at + 1
+        if is_over or not places or begin >= len(places):
             return counts
         if most_hangs is not None and counts.hangs >= most_hangs:
-            counts.failures.append(f"{cell}: given up after {counts.hangs} hangs")
+            counts.failures.append(f"{cell}: left out after {counts.hangs} hangs")
             return counts
-        begin = at + 1
+
+
+def start(cell, *args):
+    """Fork a process that walks; return its id, and the descriptor of its messages."""
+    ours, theirs = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        os.close(theirs)
+        return pid, ours
+
+    def report(*message):
+        os.write(theirs, (json.dumps(message) + "\n").encode())
+
+    try:
+        os.setpgid(0, 0)
+        os.close(ours)
+        places, begin, limit, choose = args
+        walk(cell, report, places, begin, limit, choose)
+    finally:
+        os._exit(0)
 
 
 def messages_of(fd, seconds):
@@ -656,11 +676,10 @@ def messages_of(fd, seconds):
     left = b""
     while True:
         if not select.select([fd], [], [], seconds)[0]:
-            yield "hang", "and a signal handler is not called"
+            yield "hang", "(and no signal handler is called)"
             return
         data = os.read(fd, 1 << 20)
         if not data:
             return
         *lines, left = (left + data).split(b"\n")
         yield from map(json.loads, lines)
-
