@@ -24,8 +24,8 @@ from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, as_columns, layout_of, map_tree, objects, snapshot
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, closed_on_error, name_ids
-from envpool_py.interrupts import is_interrupt
 from envpool_py.gymnasium.infos import combine_rows
+from envpool_py.interrupts import is_interrupt
 from envpool_py.options import NEXT_STEP, autoreset_mode_of
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
