@@ -87,7 +87,7 @@ class Cell:
         """What the handler raises: each of two kinds in half of the cells."""
         parts = (CALLS, self.call), (tuple(BACKENDS), self.backend), (STATES, self.state)
         number = sum(values.index(value) for values, value in parts)
-        return KINDS[(number + (self.on_error == "restart")) % 2]
+        return KINDS[(number + (self.on_error == "restart" and self.mode is None)) % 2]
 
     @property
     def visits(self):
