@@ -26,7 +26,7 @@ from tests.support.every_line import DIE, FINE, KINDS, LOOP, RAISE, WAIT, Counts
 from tests.support.helpers import wait_until
 
 CALLS = ("step", "send", "recv", "reset", "drain", "restart", "call", "recv_async", "close")
-STATES = ("fine", "raises", "dies", "hangs", "restarting", "late", "owed")
+STATES = ("fine", "raises", "dies", "hangs", "restarting", "late", "unreported")
 ON_ERROR = ("raise", "restart")
 
 
@@ -87,7 +87,7 @@ class Cell:
         """What the handler raises: each of two kinds in half of the cells."""
         parts = (CALLS, self.call), (tuple(BACKENDS), self.backend), (STATES, self.state)
         number = sum(values.index(value) for values, value in parts)
-        return KINDS[(number + (self.on_error == "restart")) % 2]
+        return KINDS[(number + (self.on_error == "restart" and self.mode is None)) % 2]
 
     @property
     def visits(self):
@@ -144,12 +144,12 @@ class Cell:
 
     @property
     def is_partial(self):
-        return self.on_error == "restart" and self.state in ("restarting", "owed")
+        return self.on_error == "restart" and self.state in ("restarting", "unreported")
 
     def prepare(self, scene):
         """Bring the pool into the state; return the call."""
         fault = {"raises": RAISE, "dies": DIE, "hangs": LOOP}.get(self.state, FINE)
-        if self.state in ("restarting", "late", "owed"):
+        if self.state in ("restarting", "late", "unreported"):
             PREPARE[self.state](self, scene)
         return ASK[self.call](self, scene, fault)
 
@@ -195,7 +195,7 @@ def prepare_late(_, scene):
     scene.pool.cancel([scene.bad])
 
 
-def prepare_owed(cell, scene):
+def prepare_unreported(cell, scene):
     """The error of the bad env had arrived when its request was cancelled."""
     pool, restarts = scene.pool, scene.pool.restarts[scene.bad]
     scene.board.held = cell.on_error == "restart" and cell.backend not in (
@@ -208,7 +208,7 @@ def prepare_owed(cell, scene):
     pool.cancel([scene.bad])
 
 
-PREPARE = {"restarting": prepare_restarting, "late": prepare_late, "owed": prepare_owed}
+PREPARE = {"restarting": prepare_restarting, "late": prepare_late, "unreported": prepare_unreported}
 
 # ------------------------------------------------------------------------------------------ calls
 
@@ -238,7 +238,7 @@ def send(cell, scene, fault):
 def fetch(cell, scene, fault):
     ids = free(cell, scene)
     scene.pool.send(scene.actions(ids, fault, end=cell.mode is not None), ids)
-    if cell.state in ("late", "owed"):
+    if cell.state in ("late", "unreported"):
         if cell.backend == "custom":  # such a worker waits for what is late before it sends
             scene.board.held = 0
         scene.pool.send_reset([scene.bad], options=scene.reset_options())
@@ -301,7 +301,7 @@ def table():
             and state in ("raises", "dies")
         ):
             modes = (None, "same_step")
-        if call_ == "close" and (on_error == "restart") != (state in ("restarting", "owed")):
+        if call_ == "close" and (on_error == "restart") != (state in ("restarting", "unreported")):
             continue
         found += [Cell(call_, backend, state, on_error, mode) for mode in modes]
     for backend, call_, state in itertools.product(BACKENDS, GIVING_ROWS, ("raises", "dies")):

@@ -285,7 +285,7 @@ class Scene:
     Attributes:
         bad: the env that fails. ``mates``: the envs that share its process, itself included.
         number: the number of the last reset.
-        owes: whether the error of ``bad`` has arrived, and so must be followed by a new env.
+        has_arrived: whether the error of ``bad`` has arrived, and so must be followed by a new env.
     """
 
     def __init__(self, make, num_envs, bad, mates, *, restarts):
@@ -297,7 +297,7 @@ class Scene:
         self.ids = list(range(num_envs))
         self.others = [i for i in self.ids if i not in mates]
         self.number, self.stage, self.trigger = 0, "start", None
-        self.owes, self.on_restart, self.failures = False, None, [0] * num_envs
+        self.has_arrived, self.on_restart, self.failures = False, None, [0] * num_envs
         self.reported = set()
         self.pool.reset(options={"number": 0})
         self.open = resources()
@@ -352,7 +352,7 @@ class Scene:
 
     def look(self):
         """Note whether the result of the bad env has arrived, just before the interrupt."""
-        self.owes = self.bad in self.pool.engine.arrivals.ids().tolist()
+        self.has_arrived = self.bad in self.pool.engine.arrivals.ids().tolist()
 
     def fetch_all(self):
         for _ in range(8):
@@ -373,7 +373,7 @@ class Scene:
             except (
                 EnvError,
                 CallbackError,
-            ):  # the late end of a process, or an error that the env owes
+            ):  # the late end of a process, or an error that was not reported
                 if attempt == 8:
                     raise
             else:
@@ -417,13 +417,15 @@ class Scene:
         if found != [[i, self.number, 0, t] for i in self.ids]:
             raise WrongError(f"after reset {self.number} the rows of step {t} are {found}")
 
-    def check_restarts(self, state, restarts, *, owes, by_hand):
+    def check_restarts(self, state, restarts, *, has_arrived, by_hand):
         """Check who was recreated; ``restarts``: how often by now, since the state was made."""
         again = {i for i in self.ids if restarts[i]} | self.reported
-        may = {"fine": set(), "raises": {self.bad}, "owed": {self.bad}}.get(state, {*self.mates})
+        may = {"fine": set(), "raises": {self.bad}, "unreported": {self.bad}}.get(
+            state, {*self.mates}
+        )
         if again - may and not by_hand:
             raise WrongError(f"envs {again - may} were recreated or reported, and have not failed")
-        if self.restarts and self.failures[self.bad] and (owes or self.bad in again):
+        if self.restarts and self.failures[self.bad] and (has_arrived or self.bad in again):
             raise WrongError("the env that raised goes on, and was not recreated")
 
     def check_left(self, allowed):
@@ -469,7 +471,7 @@ class Counts:
 def interrupt(scene, call, trigger):
     """Run a call, in which the trigger raises; Wrong if its error does not come out."""
     came_out, outcome = False, "returned"
-    scene.owes = False
+    scene.has_arrived = False
     try:
         with trigger:
             call()
@@ -572,7 +574,7 @@ def once(cell, scene, place):
     before = pool.restarts
     call = cell.prepare(scene)
     scene.on_restart = None
-    base = pool.restarts if cell.state != "owed" else before
+    base = pool.restarts if cell.state != "unreported" else before
     scene.board.held = 0
     scene.stage = "call"
     scene.trigger = cell.trigger(scene, cell.kind, place and tuple(place))
@@ -586,7 +588,7 @@ def once(cell, scene, place):
     scene.check_restarts(
         cell.state,
         pool.restarts - base,
-        owes=cell.state == "owed" or (scene.owes and cell.state == "raises"),
+        has_arrived=cell.state == "unreported" or (scene.has_arrived and cell.state == "raises"),
         by_hand=cell.call == "restart",
     )
     if scene.failures[scene.bad]:  # an error was dropped with its request: another env for the next
