@@ -120,7 +120,7 @@ class Engine:
         self._send_steps(envs, actions)
 
     def _send_steps(self, envs: Selection, actions: Any) -> None:
-        rest, replaced, requests = envs, dict[int, Request](), None
+        rest, replaced, requests = envs, {}, None
         if self.recovery.failed:
             listed = envs.ids.tolist()
             if replaced := self.recovery.in_place_of_steps(listed):
@@ -129,7 +129,11 @@ class Engine:
         if not self.block.put_actions(rest, actions):
             actions = spaces.list_actions(self.block.spec.action, actions, rest.ids.tolist())
             requests = [Request("step", (action,)) for action in actions]
-        self._send(envs, rest, STEPPING, requests, replaced)
+        if self.flight.recorder is not None:
+            self.flight.recorder.requests(rest.ids, requests)
+        self.flight.send(rest, STEPPING, requests)
+        if replaced:
+            self.recovery.send(STEPPING, replaced)
 
     def claim_reset(self, ids: IdArray) -> None:
         """Raise unless these envs accept a reset; drop their results that were left unread."""
@@ -146,33 +150,12 @@ class Engine:
         rest, replaced = envs, self.recovery.in_place_of_resets(listed, requests)
         if replaced:
             rest, requests = _without(replaced, envs, requests)
-        self._send(envs, rest, RESETTING, requests, replaced)
-
-    def _send(
-        self,
-        envs: Selection,
-        rest: Selection,
-        state: int,
-        requests: Sequence[Request] | None,
-        replaced: Mapping[int, Request],
-    ) -> None:
-        """Send these envs their requests: ``replaced`` to those that failed, others to the rest.
-
-        ``requests`` None: steps, whose actions are in the block.
-        """
-        flight = self.flight
-        if flight.recorder is not None:
-            flight.recorder.requests(rest.ids, requests)
-        if requests is not None and state == RESETTING:
-            plain = not any(request.kwargs or request.error for request in requests)
-            requests = None if plain else requests
-        try:
-            if replaced:
-                self.recovery.send(state, replaced)
-            flight.send(rest, state, requests)
-        except BaseException:
-            flight.cancel(envs.ids)
-            raise
+        if self.flight.recorder is not None:
+            self.flight.recorder.requests(rest.ids, requests)
+        plain = not any(request.kwargs or request.error for request in requests)
+        self.flight.send(rest, RESETTING, None if plain else requests)
+        if replaced:
+            self.recovery.send(RESETTING, replaced)
 
     def fetch(
         self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True
@@ -318,7 +301,7 @@ class Engine:
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.
         for owner in (self, self.flight):
-            for name in ("block", "batches", "positions"):
+            for name in ("block", "batches", "positions", "recovery"):
                 vars(owner).pop(name, None)
         return errors
 

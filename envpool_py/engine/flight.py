@@ -39,7 +39,6 @@ from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.recorder import Recorder
 from envpool_py.worker.host_group import HostGroup
-from envpool_py.worker.supervisor import Supervisor
 
 #: Seconds after which an env without a result is named in the log.
 HANGS_AFTER = 30.0
@@ -114,10 +113,7 @@ class Flight:
         self.positions = Positions(block)
 
     def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
-        """Send a step or a reset to each of these envs; if this raises, cancel them.
-
-        Requests with arguments are pickled; None: the actions are in the block.
-        """
+        """Send a step or a reset to each of these envs; requests with arguments are pickled."""
         if self.replies:  # of a call whose end two interrupts have prevented
             self.replies = {}
         tokens = self.states.tokens
@@ -127,9 +123,13 @@ class Flight:
             messages = self.hosts.prepare_tokens(
                 envs.index, tokens, reset=state == RESETTING, publish_early=self.publish_early
             )
-        self.states.mark_sent(envs, state)
-        for send in messages:
-            send()
+        try:
+            self.states.mark_sent(envs, state)
+            for send in messages:
+                send()
+        except BaseException:
+            self.cancel(envs.ids)
+            raise
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
@@ -192,17 +192,13 @@ class Flight:
             return
         if supervisor is None:
             self.hosts.closing.wait(left)
-        else:
-            self._await_event(supervisor, left)
-
-    def _await_event(self, supervisor: Supervisor, left: float | None) -> None:
-        poller = supervisor.poller
-        if not poller.noticed:
+            return
+        if not supervisor.poller.noticed:
             if supervisor.timed:
                 left = supervisor.timeout(left)
             left = HANGS_AFTER if left is None else min(left, HANGS_AFTER)
-            poller.fetch(self.arrivals.chunks, self.hosts.spin_for, left)
-        if poller.noticed or (supervisor.timed and supervisor.is_due()):
+            supervisor.poller.fetch(chunks, self.hosts.spin_for, left)
+        if supervisor.poller.noticed or (supervisor.timed and supervisor.is_due()):
             self.handle_ended_processes()
         if time.monotonic() > self._next_look:
             self._log_hanging()
@@ -278,7 +274,8 @@ class Flight:
     def drop_result(self, i: int) -> None:
         """Drop the result of env ``i``, if any; its next request has another token."""
         self.forget_values([i])
-        self.arrivals.remove([i])
+        if i in self.arrivals.ids():
+            self.arrivals.remove([i])
         self.states.tokens[i] += GENERATION
 
     def cancel(self, ids: IdArray) -> None:

@@ -176,12 +176,17 @@ class Recovery:
 
     def send(self, state: int, requests: Mapping[int, Request]) -> None:
         """Send these requests to envs that failed, now or when they are recreated."""
+        ids = np.array(list(requests), dtype=np.intp)
         with interrupts.deferred():
-            self._states.mark_sent(Selection(np.array(list(requests))), state)
-            for i, request in requests.items():
-                self.failed[i].request = request
-                if self.failed[i].recreated:
-                    self._flight.send_again(i, request)
+            try:
+                self._states.mark_sent(Selection(ids), state)
+                for i, request in requests.items():
+                    self.failed[i].request = request
+                    if self.failed[i].recreated:
+                        self._flight.send_again(i, request)
+            except BaseException:
+                self._flight.cancel(ids)
+                raise
 
     def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None:
         """Drop the requests of these envs; some had failed, see ``errors``.

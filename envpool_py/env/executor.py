@@ -69,6 +69,9 @@ class Executor:
         self.keep_final: Callable[[Any], Any] = spaces.snapshot
         #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
         self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END}
+        #: The call that a request has made in addition, and that has not returned: "reset" or
+        #: "env_fn". If the request fails, it is what has raised.
+        self.inner = ""
         self.times: StepTimes | None = None
         self.heartbeat = Heartbeat()
         self._make()
@@ -99,9 +102,6 @@ class Executor:
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
         self._resets = 0
-        #: The call that a request with a row has made in addition, and that has not returned:
-        #: "reset" or "env_fn". If the request fails, it is what has raised.
-        self.inner = ""
 
     def __call__(self, request: Request) -> Any:
         if not KINDS[request.kind].has_row:
@@ -147,12 +147,14 @@ class Executor:
         with contextlib.suppress(Exception):
             self._close_env()
         self._is_new = True  # and closed, until there is a new one
+        self.inner = "env_fn"
         self._make()
         pairs = zip(EnvSpaces._fields, self._spaces, self.env_spaces(), strict=True)
         for name, old, new in [pair for pair in pairs if pair[1] != pair[2]]:
             with contextlib.suppress(Exception):
                 self._close_env()
             raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
+        self.inner = ""
 
     @property
     def stepper(self) -> Any:
@@ -266,7 +268,6 @@ class Executor:
     def row_of(self, request: Request) -> Any:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
         if request.before is not None:
-            self.inner = "env_fn"
             self(request.before)
             self.heartbeat.begin(self.env_id)
         if request.kind == "lost_step":
@@ -300,7 +301,6 @@ class Executor:
         rules = self._options
         was_not_made = self._closed and self._is_new
         if was_not_made or (rules.recycle and self._resets >= rules.recycle):
-            self.inner = "env_fn"
             self._recreate()
         root, episode = self._root if seed is None else seed, self.position[0] + 1
         if rules.episode_seeds:

@@ -276,7 +276,7 @@ class StepLoop:
         executor = self._executors[i]
         # A reset may have reached the env although its row was refused.
         self._block.put_position(i, executor.position)
-        kind = executor.inner if executor.inner and KINDS[kind].has_row else kind
+        kind, executor.inner = executor.inner or kind, ""
         self._fail(token, kind, error)
         self._steppers[i] = executor.stepper
         if not token & ASK:  # a reply must not change the mark of a row that was not read yet

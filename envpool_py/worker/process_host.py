@@ -243,7 +243,7 @@ class ProcessHost:
 
     def write(self, data: bytes) -> None:
         """Send a message; bytes that the process does not accept at once are sent later."""
-        if not self._is_alive() or self.stream.fd < 0:  # the pool may be closed meanwhile
+        if self.stream is None or self.stream.fd < 0:  # it was not started, or has ended
             return
         stream = self.stream
         self.sent += 1
