@@ -25,6 +25,8 @@ from typing import Any
 
 import cloudpickle
 
+from envpool_py.interrupts import ordinary, suppressed
+
 #: The folder of this package.
 PACKAGE = str(Path(__file__).parent) + os.sep
 # The folders of Python and of installed packages.
@@ -140,7 +142,7 @@ def describe(exception: BaseException) -> str:
     name = type(exception).__qualname__
     try:
         text = str(exception)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
+    except ordinary():  # a user's __str__ may raise anything
         return f"{name} (its __str__ raises)"
     return f"{name}: {text}" if text else name
 
@@ -148,7 +150,7 @@ def describe(exception: BaseException) -> str:
 def pack_failure(exception: BaseException, request: str) -> bytes:
     """Pickle an exception as text, and also the exception if it can be unpickled."""
     pickled = b""
-    with contextlib.suppress(Exception):  # pickling runs the user's code
+    with suppressed():  # pickling runs the user's code
         data = cloudpickle.dumps(exception)
         # An exception that cannot be unpickled here cannot be unpickled in the caller either.
         if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
@@ -198,7 +200,7 @@ def _texts_of(exception: BaseException) -> tuple[str, str]:
             part.stack = traceback.StackSummary.from_list(kept)
             parts += [each for each in (part.__cause__, part.__context__) if each is not None]
         text = "".join(whole.format()).rstrip()
-    except Exception:  # noqa: BLE001 - formatting calls the user's __str__ and __repr__
+    except ordinary():  # formatting calls the user's __str__ and __repr__
         return description, ""
     return description, text if any(part.stack for part in parts) else ""
 
@@ -207,7 +209,7 @@ def unpack_failure(data: bytes, env_id: int) -> EnvError:
     """Return the error that a pool raises for a failure in another process."""
     request, texts, pickled = pickle.loads(data)  # noqa: S301 - comes from our own worker process
     cause: BaseException | None = None
-    with contextlib.suppress(Exception):  # there is none, or the user's code that is run raises
+    with suppressed():  # there is none, or the user's code that is run raises
         cause = pickle.loads(pickled)  # noqa: S301 - as above
     return env_error(cause, env_id, request, texts)
 
@@ -231,7 +233,7 @@ def env_error(
     unmixed = StopIteration, StopAsyncIteration, getattr(builtins, "BaseExceptionGroup", ())
     if isinstance(cause, Exception) and not isinstance(cause, (EnvError, *unmixed)):
         # A class may forbid subclasses, instances or attributes.
-        with contextlib.suppress(Exception):
+        with suppressed():
             mixed = _new(type(cause), *arguments)
             mixed.args = cause.args
             # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...

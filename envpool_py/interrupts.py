@@ -129,6 +129,15 @@ def _is_handler(frame: FrameType, interrupted: FrameType) -> bool:
     )
 
 
+@contextlib.contextmanager
+def suppressed() -> Iterator[None]:
+    """Suppress any ``Exception`` of users' code in the block, but no interrupt."""
+    try:
+        yield
+    except ordinary():
+        pass
+
+
 def ordinary(*kinds: type[BaseException]) -> tuple[type[BaseException], ...]:
     """Return the classes for an ``except`` around code of users: none for an interrupt.
 

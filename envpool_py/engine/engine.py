@@ -165,8 +165,9 @@ class Engine:
         ``infos``: bare infos that were made before. ``resets``: set ``is_reset`` in the infos of
         resets. EnvError if an env raised, or its process ended.
         """
+        polls, self.flight.polls_since = self.flight.polls_since is not None, None
         while True:
-            self.flight.wait(len(envs.ids), None, envs.ids)
+            self.flight.wait(len(envs.ids), None, envs.ids, polls=polls)
             batch = self._deliver(envs, infos, resets=resets)
             if batch is not None:
                 return batch
@@ -178,13 +179,14 @@ class Engine:
         if an env raised, or its process ended.
         """
         flight, states = self.flight, self.states
-        deadline = None
+        since, flight.polls_since = flight.polls_since, None
+        polls, deadline = since is not None, None
         if timeout is not None:
-            deadline = timeout + (flight.polls_since or time.monotonic())
+            deadline = timeout + (since or time.monotonic())
         while True:
-            ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
+            ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None, polls=polls)
             if deadline is not None and not strict and not len(ids):
-                ids = flight.wait(1, None, None)
+                ids = flight.wait(1, None, None, polls=polls)
             if self.exact:
                 ids, late = ids[:wait_num], ids[wait_num:]
                 states.unread.update(late.tolist())

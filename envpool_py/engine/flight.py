@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
@@ -39,6 +39,9 @@ from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.recorder import Recorder
 from envpool_py.worker.host_group import HostGroup
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: Seconds after which an env without a result is named in the log.
 HANGS_AFTER = 30.0
@@ -84,8 +87,8 @@ class Flight:
         replies: the envs with a request without a row, and their replies; None: not yet known.
         replies_since: when these requests were sent.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
-        polls_since: when the wait of an event loop began; waits then raise ``NotYet``. Else None.
-        is_awaited: whether an event loop waits.
+        polls_since: when the wait of an event loop began; the next wait then raises ``NotYet``.
+        awaiting: the task of the event loop that waits, or waited last.
         recorder: writes down every request and every result; None without ``record=``.
         recovery: handles failed envs.
     """
@@ -104,7 +107,7 @@ class Flight:
         self.recorder: Recorder | None = None
         self.closed = False
         self.polls_since: float | None = None
-        self.is_awaited = False
+        self.awaiting: asyncio.Task[Any] | None = None
         self._hanging: set[int] = set()
         self._next_look = time.monotonic() + HANGS_AFTER
 
@@ -137,10 +140,13 @@ class Flight:
             self.recorder.requests(np.array([i]), [request])
         self.hosts.of(i).prepare_requests([(int(self.states.tokens[i]), request)])()
 
-    def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
+    def wait(
+        self, goal: int, deadline: float | None, only: IdArray | None, *, polls: bool = False
+    ) -> IdArray:
         """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
 
-        Return the envs whose results have arrived, in the order of arrival.
+        Return the envs whose results have arrived, in the order of arrival. ``polls``: raise NotYet
+        in place of waiting.
         """
         arrivals, chunks = self.arrivals, self.arrivals.chunks
         wanted: set[int] | None = None
@@ -165,7 +171,7 @@ class Flight:
                     missing = len(wanted.difference(ids.tolist()))
                     if not missing:
                         return ids
-                (self.advance if self.polls_since is None else self._poll)(missing, left, wanted)
+                (self._poll if polls else self.advance)(missing, left, wanted)
         except NotYet:
             raise
         except BaseException:
@@ -329,9 +335,9 @@ class Flight:
                 supervisor.poller.collect(self.arrivals.chunks)
                 self.arrivals.drop_stale()
                 for i in host.ids:
-                    self._answer(i, host.error_of(i))
+                    self._answer(i, host.death_of(i))
                     if i not in self.states.deaths and not self.recovery.handles_end_of(i):
-                        self._fail_env(i, host.error_of(i), died=True)
+                        self._fail_env(i, host.death_of(i), died=True)
             supervisor.poller.noticed = False
 
     def _answer(self, i: int, error: EnvError) -> None:

@@ -120,8 +120,8 @@ class Recovery:
                 return True
             due = known.due
         else:
-            if known is not None and known.is_unconfirmed and error.request != "env_fn":
-                self._confirm(i, known)  # it was recreated, and then failed
+            if known is not None and known.is_unconfirmed and error.request == "env_fn":
+                self._hosts.restarts[i] -= 1
             works = positions.of(i)[0] >= 0
             wait = policy.delay(self._options, self._failures[i], works=works)
             if wait is None:
@@ -197,7 +197,9 @@ class Recovery:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
             if failed is not None:
-                failed.recreated &= not failed.is_unconfirmed
+                if failed.is_unconfirmed:
+                    failed.recreated = False
+                    self._hosts.restarts[i] -= 1
                 failed.request = None
             if i in errors:
                 self.handle(i, errors[i], in_flight=False)
@@ -302,7 +304,7 @@ class Recovery:
             if j == i or (j in self.failed and self.failed[j].by_hand):
                 self.failed.pop(j)
                 if isinstance(host, ProcessHost) and host.life is not Life.RUNNING:
-                    self._states.mark_dead(j, failure if j == i else host.error_of(j))
+                    self._states.mark_dead(j, host.death_of(j) if failed.by_hand else failure)
         raise failure
 
     def _recreate_in_flight(self, i: int, failed: Failed, request: Request) -> None:
@@ -324,14 +326,14 @@ class Recovery:
                 if by_hand or failed is None or failed.by_hand:
                     self.failed.pop(i, None)
                     self._failures[i] = 0
-                    self._hosts.restarts[i] += 1
                     self._states.mark_recreated(i)
                 else:
                     failed.recreated = True
-                    self._confirm(i, failed)
+                    self._log(i, failed)
 
     def _note_recreated(self, i: int, request: Request) -> None:
         """Note that this request, which configures recreated env ``i``, was sent."""
+        self._hosts.restarts[i] += 1
         self._unconfigured.discard(i)
         self._batches.reader.forget([i])
         self._flight.positions.mark_recreated(i)
@@ -340,9 +342,8 @@ class Recovery:
         if self._states.state[i] == DEAD:
             self._states.mark_recreated(i)
 
-    def _confirm(self, i: int, failed: Failed) -> None:
-        """Count and log that env ``i`` was recreated."""
-        self._hosts.restarts[i] += 1
+    def _log(self, i: int, failed: Failed) -> None:
+        """Log that env ``i`` was recreated, unless that has been logged often."""
         self._logged += 1
         if policy.is_logged(self._logged):
             restarts = int(self._hosts.restarts[i])
@@ -380,7 +381,7 @@ class Recovery:
             failed = self.failed.get(i)
             if failed is not None and failed.request is not None:
                 if failed.is_unconfirmed:
-                    self._confirm(i, failed)
+                    self._log(i, failed)  # not before: its env_fn may have failed
                 if failed.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
                     self._states.state[i] = RESTARTED
                 del self.failed[i]

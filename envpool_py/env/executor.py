@@ -6,7 +6,6 @@ this module chooses automatic resets and the seeds of episodes.
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
 from envpool_py.errors import warn
-from envpool_py.interrupts import is_interrupt
+from envpool_py.interrupts import is_interrupt, suppressed
 from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
@@ -81,7 +80,7 @@ class Executor:
     def _make(self) -> None:
         env = coroutine_envs.adapted(self._env_fn())
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
-            with contextlib.suppress(Exception):
+            with suppressed():
                 env.close()
             raise ClosedEnvironmentError("the pool was closed while an env was recreated")
         missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
@@ -144,14 +143,14 @@ class Executor:
             self.to_check -= {checks.ON_RESET, checks.ON_STEP}
 
     def _recreate(self) -> None:
-        with contextlib.suppress(Exception):
+        with suppressed():
             self._close_env()
         self._is_new = True  # and closed, until there is a new one
         self.inner = "env_fn"
         self._make()
         pairs = zip(EnvSpaces._fields, self._spaces, self.env_spaces(), strict=True)
         for name, old, new in [pair for pair in pairs if pair[1] != pair[2]]:
-            with contextlib.suppress(Exception):
+            with suppressed():
                 self._close_env()
             raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
         self.inner = ""

@@ -7,6 +7,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from envpool_py.interrupts import ordinary
+
 #: The attribute of a turn-based env that is True if its episode is over for all agents; the flags
 #: of a row belong to one agent.
 EPISODE_OVER = "_envpool_py_episode_over"
@@ -31,7 +33,7 @@ def turn_based_layer(env: Any) -> Any:
         # Not through __dict__: reading that makes every later attribute access slower.
         try:
             layer = getattr(layer, "env", None)
-        except Exception:  # noqa: BLE001 - a user's property may raise anything
+        except ordinary():  # a user's property may raise anything
             return None
     return None
 

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import gymnasium as gym
@@ -91,7 +92,8 @@ class BaseVectorEnv:
         num_processes: int | None = None,
         **options: Unpack[ProcessPoolKeywords],
     ) -> None:
-        self.is_closed = True  # until construction has succeeded
+        self.is_closed = self._is_freed = True  # until construction has succeeded
+        self._closing: FrameType | None = None  # of the last call of ``close``
         self._pid = os.getpid()
         self._calls: dict[str, object] = {}
         env_fns = arguments.check_env_fns(env_fns)
@@ -115,9 +117,9 @@ class BaseVectorEnv:
             self._meter = Meter(self.engine) if self._options.pool.measure else None
             if hosts.supervisor is not None:
                 warn_of_torch(len(hosts.supervisor.hosts))
-            self.is_closed = False
+            self.is_closed = self._is_freed = False
         except BaseException:
-            self.is_closed = True
+            self.is_closed = self._is_freed = True
             opened = getattr(self, "engine", hosts)
             if opened is not None:
                 opened.close()
@@ -477,14 +479,18 @@ class BaseVectorEnv:
         Warns:
             RuntimeWarning: closing an env raised. The other envs are closed nevertheless.
         """
-        if self.is_closed or os.getpid() != self._pid:
+        frame = sys._getframe()  # noqa: SLF001 - there is no public way
+        if self._is_freed or os.getpid() != self._pid or call_guard.runs(self._closing):
             return
-        self.is_closed = True
+        self._closing, self.is_closed = frame, True
+        del frame
         self.engine.flight.stop()
         call_guard.await_end(self, supervisor.GRACE)
         if self.engine.flight.recorder is not None:
             self.engine.flight.recorder.close()
-        for error in self.engine.close():
+        errors = self.engine.close()
+        self._closing, self._is_freed = None, True  # else it was interrupted: the next call goes on
+        for error in errors:
             warn(str(error), RuntimeWarning)
 
     def __reduce__(self) -> Any:
@@ -500,7 +506,7 @@ class BaseVectorEnv:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "is_closed", True) or sys.is_finalizing() or os.getpid() != self._pid:
+        if getattr(self, "_is_freed", True) or sys.is_finalizing() or os.getpid() != self._pid:
             return
         text = f"unclosed {type(self).__name__}"
         try:

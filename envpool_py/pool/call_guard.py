@@ -39,7 +39,7 @@ def one_at_a_time(method: F) -> F:
             if self.is_closed or self._pid != this_process.pid:
                 self._assert_open()
             if self._calls.setdefault("now", frame) is not frame:
-                if _runs(self._calls.get("now")):
+                if runs(self._calls.get("now")):
                     name, kind = method.__name__, type(self).__name__
                     raise AlreadyPendingCallError(  # noqa: TRY301 - `finally` drops the frame
                         f"{name}: another call of this {kind} is under way; a pool takes one call"
@@ -67,7 +67,7 @@ def one_at_a_time(method: F) -> F:
     return cast("F", call)
 
 
-def _runs(frame: FrameType | None) -> bool:
+def runs(frame: FrameType | None) -> bool:
     """Whether the call with this frame has not ended; ``clear`` of such a frame raises."""
     try:
         if frame is not None:
@@ -84,5 +84,5 @@ def await_end(pool: Any, seconds: float) -> None:
     stack = traceback.walk_stack(sys._getframe())  # noqa: SLF001
     if all(frame is not noted for frame, _ in stack):
         deadline = time.monotonic() + seconds
-        while _runs(noted) and time.monotonic() < deadline:
+        while runs(noted) and time.monotonic() < deadline:
             time.sleep(1e-3)

@@ -42,11 +42,12 @@ async def recv_async(self: Any) -> StepResult:
 
     self._assert_open()
     flight, loop, event = self.engine.flight, asyncio.get_running_loop(), asyncio.Event()
-    if flight.is_awaited:
+    task = asyncio.current_task()
+    if flight.awaiting is not None and flight.awaiting is not task and not flight.awaiting.done():
         text = "recv_async: another coroutine already awaits the next batch of this pool"
         raise AlreadyPendingCallError(text, "recv_async")
     begun: float | None = None
-    flight.is_awaited = True
+    flight.awaiting = task
     try:
         with _listening(flight.hosts, loop, event) as longest:
             await asyncio.sleep(0)  # even if a batch is there: other coroutines must run
@@ -55,18 +56,19 @@ async def recv_async(self: Any) -> StepResult:
                 self._assert_open()
                 seconds = longest
                 if flight.states.num_in_flight:
-                    begun = flight.polls_since = begun or time.monotonic()
+                    begun = begun or time.monotonic()
                     try:
+                        flight.polls_since = begun
                         return self.recv()  # type: ignore[no-any-return]
                     except NotYet as not_yet:
                         seconds = min(not_yet.seconds, longest)
                     finally:
-                        flight.polls_since = None
+                        flight.polls_since = None  # if it did not come to the wait
                 timer = loop.call_later(seconds, event.set)
                 await event.wait()
                 timer.cancel()
     finally:
-        flight.is_awaited = False
+        flight.awaiting = None
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ class _Remote:
         self._owes, self._failure = True, None
         try:
             self.worker.send(request)
-        except Exception as error:  # noqa: BLE001 - raised in place of the reply
+        except ordinary() as error:  # raised in place of the reply
             self._failure = error
 
     def recv(self, *_: Any, **__: Any) -> Any:
@@ -95,7 +95,7 @@ class CustomWorkerHost(InlineHost):
             return spaces_.snapshot(self._workers[i].get_env_attr(name))
         except AttributeError:
             return None
-        except Exception as error:
+        except ordinary() as error:
             raise env_error(error, i, "get_attr") from error
 
     def attach(self, block: Block) -> None:
@@ -114,7 +114,8 @@ class CustomWorkerHost(InlineHost):
             else:
                 request = Request("step", (self._actions[i],))
             self._executors[i].env.send(request)
-        super()._send(tokens, requests)
+        # The worker carries out ``before``; its one reply is that of the request.
+        super()._send(tokens, {t: one._replace(before=None) for t, one in requests.items()})
 
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None

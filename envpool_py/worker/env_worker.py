@@ -12,12 +12,12 @@ A worker handles one env. A pool steps many workers through a host (``worker.cus
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from envpool_py.env.request import Request
+from envpool_py.interrupts import suppressed
 
 W = TypeVar("W", bound="EnvWorker")
 
@@ -57,7 +57,7 @@ class EnvWorker(ABC):
 
         The default waits for the reply and drops it.
         """
-        with contextlib.suppress(Exception):  # an error of the cancelled request is dropped too
+        with suppressed():  # an error of the cancelled request is dropped too
             self.recv()
 
     @classmethod

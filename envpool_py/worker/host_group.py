@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.tokens import ID_MASK, RESET
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, naming_env
+from envpool_py.interrupts import suppressed
 from envpool_py.options import ProcessOptions
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker, SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
@@ -187,6 +187,6 @@ def _make_local(
         return [InlineHost(executors)] if executors else []
     except BaseException:
         for executor in executors.values():
-            with contextlib.suppress(Exception):  # the first error is the one to report
+            with suppressed():  # the first error is the one to report
                 executor.close()
         raise

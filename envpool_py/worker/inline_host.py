@@ -25,7 +25,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.env.tokens import ASK, ID_MASK
 from envpool_py.errors import EnvError, env_error
-from envpool_py.interrupts import is_interrupt
+from envpool_py.interrupts import is_interrupt, ordinary
 from envpool_py.worker.host import Life, Send
 
 
@@ -156,7 +156,7 @@ class InlineHost:
         for i, executor in self._executors.items():
             try:
                 executor.close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed as well
+            except ordinary() as error:  # the others must be closed as well
                 errors.append(env_error(error, i, "close"))
         self._executors, self._requests = {}, {}
         self.__dict__.pop("_loop", None)

@@ -384,6 +384,8 @@ class ProcessHost:
                 found = self._free()
                 if self.exit is None:
                     self.exit = found
+                elif not self.exit.reason:
+                    self.exit = self.exit._replace(reason=found.reason)
                 self.exit = self.exit._replace(stack=found.stack)
                 self.deadline, self.life = math.inf, Life.ENDED  # STARTING | RUNNING -> ENDED
         return self.life is Life.ENDED
@@ -408,10 +410,13 @@ class ProcessHost:
             file_descriptors.release(fd)
 
     def error_of(self, i: int) -> EnvError:
-        """Return the error of its env_fn, or a new one: how the process of env ``i`` ended."""
+        """Return the error of an env_fn, or that of ``death_of``."""
+        found = None if self.exit is None else self.exit.error
+        return self.death_of(i) if found is None else found
+
+    def death_of(self, i: int) -> WorkerDiedError:
+        """Return a new error that says how the process of env ``i`` ended."""
         found = self.exit or Exit("has ended")
-        if found.error is not None:
-            return found.error
         text = f"the {self.name} {found.reason}{found.line}"
         if len(self.spaces) < len(self.ids):
             text += " while starting"

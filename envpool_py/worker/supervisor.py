@@ -264,7 +264,6 @@ class Supervisor:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
         if self._closed or os.getpid() != self._pid:
             return []
-        self._closed = True
         try:
             for host in self.hosts:
                 host.write(messages.pack(messages.CLOSE, b""))
@@ -282,6 +281,7 @@ class Supervisor:
             while self._fds:
                 file_descriptors.release(self._fds.pop())
             self.watchdog = self._block = None  # free the memory
+            self._closed = True
         return [error for host in self.hosts for error in host.close_errors]
 
     def _await_exits(self, seconds: float) -> None:

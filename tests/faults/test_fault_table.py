@@ -141,7 +141,7 @@ def test_a_process_ends(place, where, name, tmp_path):
         with pytest.raises(WorkerDiedError, match=f"env ({any_mate}): {text}") as caught:
             helpers.WHERE[where](pool, f"orphan:{path}" if name == "orphan" else name)
         if name == "disconnect":  # it is waited for without spinning
-            assert time.process_time() - began < process_host.DISCONNECTED_FOR / 2
+            assert time.process_time() - began < process_host.ENDS_WITHIN / 2
         assert set(caught.value.env_ids) == set(mates)
         assert name != "orphan" or wait_until(lambda: not helpers.running(int(path.read_text())))
         pool.cancel()

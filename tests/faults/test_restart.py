@@ -383,7 +383,7 @@ def test_making_the_env_may_fail_too(how, fault, budget, tmp_path):
 
 
 def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr("envpool_py.engine.recovery.LONGEST_BACKOFF", 0.05)
+    monkeypatch.setattr("envpool_py.engine.policy.LONGEST_BACKOFF", 0.05)
     with reset_pool("dummy", on_error="restart", restart_backoff=0.02) as pool:
         for delay in (0.0, 0.02, 0.04, 0.05, 0.05):
             before = time.monotonic()
@@ -396,7 +396,7 @@ def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
 def test_a_back_off_blocks_only_its_own_env(place):
     def fail_again():
         pool.send(["value"], [1])
-        while 1 not in pool.engine.flight.recovery.failed:
+        while 1 not in pool.engine.recovery.failed:
             assert len(pool.recv()[1]) == 0
 
     options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
@@ -408,7 +408,7 @@ def test_a_back_off_blocks_only_its_own_env(place):
             pool.send(["", ""], [0, 2])
             assert pool.step(None, id=[0, 2])[0][:, 2].tolist() == [step, step]
         assert pool.waiting_id == [1]
-        pool.engine.flight.recovery.failed[1].due = 0.0
+        pool.engine.recovery.failed[1].due = 0.0
         obs, _, _, truncated, infos = pool.step(None, id=[1])
         assert obs.tolist() == [[1, 0, 0]]
         assert truncated.tolist() == [True]
@@ -598,18 +598,18 @@ def test_an_env_that_is_lost_between_two_episodes_loses_no_step(num_processes):
 
 
 def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypatch):
-    monkeypatch.setattr("envpool_py.engine.recovery.LONGEST_BACKOFF", 60.0)
+    monkeypatch.setattr("envpool_py.engine.policy.LONGEST_BACKOFF", 60.0)
     options = {"on_error": "restart", "restart_backoff": 60.0, "max_restarts": 2}
     options |= {"wait_num": 1, "timeout": 0.01, "strict_timeout": True}
     with reset_pool("shmem-fork", num_processes=1, autoreset_mode="same_step", **options) as pool:
         pool.send(["value"], [1])
         assert pool.step(None, id=[1])[3].tolist() == [True]  # the first restart is at once
         pool.send(["value"], [1])
-        while 1 not in pool.engine.flight.recovery.failed:
+        while 1 not in pool.engine.recovery.failed:
             assert len(pool.recv()[1]) == 0
         kill(pool, 1)
         assert len(pool.recv()[1]) == 0
-        pool.engine.flight.recovery.failed[1].due = 0.0
+        pool.engine.recovery.failed[1].due = 0.0
         batch = pool.step(None, id=[1])
         assert batch[3].tolist() == [True]
         assert "boom" in batch[4][0]["env_error"]
@@ -683,4 +683,8 @@ def test_other_envs_in_the_places_of_a_process_that_cannot_be_restarted():
         kill(pool, 0)
         with pytest.raises(ValueError, match="spaces"):
             pool.restart([0], env_fns=[functools.partial(gym.make, "CartPole-v1")])
+        assert pool.reset([1])[0][:, 0].tolist() == [0], "the process of the other env goes on"
+        with pytest.raises(ValueError, match="spaces"):
+            pool.reset([0])
+        pool.restart([0], env_fns=[FNS[1]])
         assert pool.reset()[0][:, 0].tolist() == [1, 0]
