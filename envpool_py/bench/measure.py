@@ -28,7 +28,8 @@ import numpy as np
 
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
 from envpool_py.env import spaces
-from envpool_py.errors import EnvError, describe, name_exit
+from envpool_py.env.failures import describe
+from envpool_py.errors import EnvError, name_exit
 from envpool_py.pool.pool_classes import DummyVectorEnv
 
 #: The part of the measured time that is run before it, and the most that it may be, seconds.

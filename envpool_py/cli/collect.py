@@ -28,7 +28,8 @@ from envpool_py.collector import (
     space_json,
 )
 from envpool_py.env import spaces
-from envpool_py.errors import EnvError, describe
+from envpool_py.env.failures import describe
+from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers import RecordVideo
 

@@ -21,7 +21,8 @@ import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
 from envpool_py.env import validation
-from envpool_py.errors import EnvError, EnvTimeoutError, describe, line_of
+from envpool_py.env.failures import describe, line_of
+from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.pool.pool_classes import ShmemVectorEnv
 from envpool_py.sb3.common.env_checker import check_env, checked_step
 

@@ -22,7 +22,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from envpool_py import env_by_name
 from envpool_py.bench.settings import Setting
-from envpool_py.errors import describe, line_of
+from envpool_py.env.failures import describe, line_of
 
 
 class UsageError(argparse.ArgumentTypeError):

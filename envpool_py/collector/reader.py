@@ -21,7 +21,7 @@ from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.places import FORMAT, METADATA, PACKED, folder_of, packed_of
 from envpool_py.env import spaces
-from envpool_py.errors import describe
+from envpool_py.env.failures import describe
 from envpool_py.record import plain_codec
 
 #: Incremented with every change that another reader cannot read.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.engine.states import States
-from envpool_py.env.tokens import ASK, ID_MASK, RESET, TOKEN_BYTES
+from envpool_py.env.request import ASK, ID_MASK, RESET, TOKEN_BYTES
 from envpool_py.env_ids import IdArray
 
 _ID_MASK = np.int64(ID_MASK)  # faster than an int

@@ -34,7 +34,7 @@ from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
 from envpool_py.env.request import Request
-from envpool_py.env.tokens import GENERATION, TOKEN_BYTES, pack_token
+from envpool_py.env.request import GENERATION, TOKEN_BYTES, pack_token
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.recorder import Recorder
@@ -218,9 +218,9 @@ class Flight:
         if not host.run(chunks, missing, seconds, wanted):
             return False
         if supervisor is not None and self.publish_early:
-            supervisor.poller.collect(chunks)
-        if supervisor is not None and supervisor.timed and supervisor.is_due():
-            self.handle_ended_processes()
+            supervisor.poller.fetch(chunks, 0.0, 0.0)
+            if supervisor.poller.noticed or (supervisor.timed and supervisor.is_due()):
+                self.handle_ended_processes()
         return True
 
     def _poll(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
@@ -251,6 +251,8 @@ class Flight:
         with interrupts.deferred():
             lost = [i for host in self.hosts.local for i in host.settle(self.arrivals.chunks)]
             self.arrivals.drop_stale()  # also drops results that were published twice
+            for i in lost:
+                self.drop_result(i)  # there is a token, but no row
             if lost:
                 self.cancel(np.array(lost, dtype=np.intp))
 

@@ -38,9 +38,10 @@ from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import DEAD, RESTARTED
 from envpool_py.env.executor import EnvSpaces
+from envpool_py.env.failures import env_error
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, env_error, name_ids
+from envpool_py.errors import EnvError, name_ids
 from envpool_py.options import NEXT_STEP, AllOptions
 from envpool_py.worker import supervisor
 from envpool_py.worker.host import Life
@@ -288,7 +289,7 @@ class Recovery:
         """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""
         host = self._hosts.of(i)
         failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
-        if failure.env_id != i:
+        if failure.env_id != i and not failed.by_hand:
             text = f"env {i}: its process was not restarted: {failure.message}"
             failure = EnvError(text, (i,), "restart", failure.details)
         failures = self._failures[i]
@@ -310,9 +311,9 @@ class Recovery:
     def _recreate_in_flight(self, i: int, failed: Failed, request: Request) -> None:
         """Send env ``i`` its request, before which it is recreated."""
         before = self._configuring(i, recreate=i not in self._unconfigured)
+        self._note_recreated(i, before)
         failed.request = request._replace(before=before)
         self._flight.send_again(i, failed.request)
-        self._note_recreated(i, before)
         failed.recreated = True
 
     def _recreate(self, ids: Sequence[int], *, by_hand: bool = False) -> None:
@@ -332,7 +333,7 @@ class Recovery:
                     self._log(i, failed)
 
     def _note_recreated(self, i: int, request: Request) -> None:
-        """Note that this request, which configures recreated env ``i``, was sent."""
+        """Note that env ``i`` is recreated by this request, which configures it."""
         self._hosts.restarts[i] += 1
         self._unconfigured.discard(i)
         self._batches.reader.forget([i])

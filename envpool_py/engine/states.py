@@ -1,7 +1,7 @@
 """The state of each env: a table with one row per env.
 
 An env is in flight from the moment a request is sent until its result is returned, and accepts no
-other request meanwhile. Every request has a token (``env.tokens``).
+other request meanwhile. Every request has a token (``env.request``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from numpy.typing import NDArray
 
-from envpool_py.env.tokens import GENERATION
+from envpool_py.env.request import GENERATION
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, WorkerDiedError, name_ids
 

@@ -29,7 +29,7 @@ from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, R
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
-from envpool_py.env.tokens import ASK, ID_MASK, RESET
+from envpool_py.env.request import ASK, ID_MASK, RESET
 from envpool_py.interrupts import ordinary
 
 #: Used in place of a final observation that is in the block.

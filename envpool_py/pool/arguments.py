@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from envpool_py import seeding
+from envpool_py.env.failures import naming_env
 from envpool_py.env.request import Request
-from envpool_py.errors import naming_env
 from envpool_py.options import INTEGER, check_count, check_number
 from envpool_py.worker.env_worker import EnvWorker
 

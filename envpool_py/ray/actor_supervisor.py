@@ -21,7 +21,7 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.tokens import RESET
+from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import messages, process_host

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any
 
 from envpool_py import coroutine_envs, errors
+from envpool_py.env import failures
 from envpool_py.env.block import Block
 from envpool_py.env.executor import Abandoned
 from envpool_py.env.heartbeat import Heartbeat
@@ -202,4 +203,4 @@ class ThreadHost(process_host.ProcessHost):
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:  # noqa: ARG002
         is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)
-        return errors.env_error(data[0], i, data[1]) if is_error else data
+        return failures.env_error(data[0], i, data[1]) if is_error else data

@@ -14,9 +14,9 @@ from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Block
 from envpool_py.env.block_io import actions_of
 from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
+from envpool_py.env.failures import env_error
 from envpool_py.env.request import Request
-from envpool_py.env.tokens import ID_MASK, RESET
-from envpool_py.errors import env_error
+from envpool_py.env.request import ID_MASK, RESET
 from envpool_py.interrupts import ordinary
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.inline_host import InlineHost
@@ -29,7 +29,7 @@ class _Remote:
         self.worker = worker
         self._owes = False  # whether the worker has a request without a reply
         self._received: list[Any] = []
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def send(self, request: Request) -> None:
         if self._owes and not self._received:

@@ -12,10 +12,11 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
+from envpool_py.env.failures import naming_env
 from envpool_py.env.request import Request
-from envpool_py.env.tokens import ID_MASK, RESET
+from envpool_py.env.request import ID_MASK, RESET
 from envpool_py.env_ids import IdArray
-from envpool_py.errors import EnvError, naming_env
+from envpool_py.errors import EnvError
 from envpool_py.interrupts import suppressed
 from envpool_py.options import ProcessOptions
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker, SubprocEnvWorker

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import cloudpickle
 
-from envpool_py.env.tokens import pack_token
+from envpool_py.env.request import pack_token
 from envpool_py.interrupts import ordinary
 
 HEADER = struct.Struct("=qq")

@@ -30,11 +30,11 @@ from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 from envpool_py import errors, interrupts
-from envpool_py.env import shared_memory
+from envpool_py.env import failures, shared_memory
 from envpool_py.env.block import Block
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
-from envpool_py.env.tokens import ASK, ID_MASK, RESET
+from envpool_py.env.request import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.interrupts import ordinary
 from envpool_py.worker import file_descriptors, messages, watchdog, worker_loop
@@ -328,10 +328,10 @@ class ProcessHost:
         """
         is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)
         try:
-            return errors.unpack_failure(data, i) if is_error else pickle.loads(data)  # noqa: S301 - from our own worker process
+            return failures.unpack_failure(data, i) if is_error else pickle.loads(data)  # noqa: S301 - from our own worker process
         except ordinary() as error:
             if not is_error:
-                return errors.env_error(error, i, kind)
+                return failures.env_error(error, i, kind)
             self.kill(_UNREADABLE)
             return None
 

@@ -276,12 +276,13 @@ class Supervisor:
             for host in self.hosts:
                 host.kill()
             self._await_exits(5)
-            self._finalizer.cancel()
-            self.poller.close()
-            while self._fds:
-                file_descriptors.release(self._fds.pop())
-            self.watchdog = self._block = None  # free the memory
-            self._closed = True
+            with interrupts.deferred():
+                self._finalizer.cancel()
+                self.poller.close()
+                while self._fds:
+                    file_descriptors.release(self._fds.pop())
+                self.watchdog = self._block = None  # free the memory
+                self._closed = True
         return [error for host in self.hosts for error in host.close_errors]
 
     def _await_exits(self, seconds: float) -> None:

@@ -26,7 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from envpool_py import coroutine_envs, errors
+from envpool_py import coroutine_envs
+from envpool_py.env import failures
 from envpool_py.env.spaces import Array
 
 #: Seconds that a stuck process has to write its stack.
@@ -120,7 +121,7 @@ def read_stack(fd: int, thread: int = 0) -> tuple[str, str]:
     steps an env.
     """
     dump = os.pread(fd, os.fstat(fd).st_size, 0)
-    return errors.stack_of(dump.decode(errors="replace"), thread)
+    return failures.stack_of(dump.decode(errors="replace"), thread)
 
 
 def stack_of_thread(thread: int) -> tuple[str, str]:
@@ -131,4 +132,4 @@ def stack_of_thread(thread: int) -> tuple[str, str]:
         f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
         for each, line in frames
     ]
-    return errors.stack_of("\n".join(["Thread (most recent call first):", *lines]))
+    return failures.stack_of("\n".join(["Thread (most recent call first):", *lines]))

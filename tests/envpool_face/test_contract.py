@@ -9,7 +9,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
 from envpool_py import envpool
-from envpool_py.env.tokens import TOKEN_BYTES
+from envpool_py.env.request import TOKEN_BYTES
 from tests.envpool_face.envs import DUMMY, WAIT, SeededEnv
 from tests.support import envs
 from tests.support.reference import HandStepped, check_obs, in_columns, same

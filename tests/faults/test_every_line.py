@@ -205,6 +205,8 @@ def prepare_unreported(cell, scene):
     pool.send([RAISE], [scene.bad])
     if cell.on_error == "restart":
         scene.fetch_others_until(lambda: pool.restarts[scene.bad] > restarts)
+        if in_flight := sorted({*pool.waiting_id} - {scene.bad}):  # the bad env was faster
+            scene.note(pool.step(None, in_flight)[4])
     pool.cancel([scene.bad])
 
 

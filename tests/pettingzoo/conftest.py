@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envpool_py.env.tokens import ASK
+from envpool_py.env.request import ASK
 from envpool_py.worker.process_host import ProcessHost
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

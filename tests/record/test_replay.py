@@ -270,7 +270,7 @@ def test_recycled_and_swapped_envs_come_again(place, path):
             pool.restart([1], env_fns=[other])
             run.reset([1])  # seeded by the pool
             run.drive(15)
-    check_replay(run, path, RANDOM, swaps={1: others})
+    check_replay(run, path, RANDOM, swaps={1: [envs.CountEnv, *others]})
     replay = envpool_py.replay(path, RANDOM)
     with pytest.raises(ValueError, match="env 1: the run put another env in its place"):
         list(replay)

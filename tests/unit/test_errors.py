@@ -11,16 +11,17 @@ import signal
 import pytest
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError, errors
+from envpool_py.env import failures
 from tests.support import envs
 
 
 def here(error):
-    return errors.env_error(error, 3, "step")
+    return failures.env_error(error, 3, "step")
 
 
 def sent(error):
     """Send an exception as a worker process does."""
-    return errors.unpack_failure(errors.pack_failure(error, "step"), 3)
+    return failures.unpack_failure(failures.pack_failure(error, "step"), 3)
 
 
 BOTH = pytest.mark.parametrize("way", [here, sent])
@@ -38,10 +39,10 @@ def test_facts_outside_the_message_are_kept(way):
 
 
 def test_a_very_large_error_arrives_as_text():
-    large = KeyError("x" * errors.LARGEST_EXCEPTION)
+    large = KeyError("x" * failures.LARGEST_EXCEPTION)
     error = sent(large)
     assert type(error) is EnvError
-    assert errors.describe(large) in str(error)
+    assert failures.describe(large) in str(error)
     assert error.__cause__ is None
     assert isinstance(here(large), KeyError)
 

@@ -1,0 +1,145 @@
+"""The failures of envs: name an exception of an env, carry it to the caller, raise it there."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import inspect
+import os
+import pickle
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from envpool_py.errors import PACKAGE, EnvError, make_error
+from envpool_py.interrupts import ordinary, suppressed
+
+# The folders of Python and of installed packages.
+_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+
+#: Largest pickled exception that a worker process sends, in bytes; a larger one is sent as text.
+LARGEST_EXCEPTION = 1 << 20
+
+
+@contextlib.contextmanager
+def naming_env(env_id: int, request: str) -> Iterator[None]:
+    """Make an ``EnvError`` of what the block raises; Ctrl-C stays what it is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise env_error(error, env_id, request) from error
+
+
+def describe(exception: BaseException) -> str:
+    """Return ``ValueError: boom``, even if the exception's ``__str__`` raises."""
+    name = type(exception).__qualname__
+    try:
+        text = str(exception)
+    except ordinary():  # a user's __str__ may raise anything
+        return f"{name} (its __str__ raises)"
+    return f"{name}: {text}" if text else name
+
+
+def pack_failure(exception: BaseException, request: str) -> bytes:
+    """Pickle an exception as text, and also the exception if it can be unpickled."""
+    pickled = b""
+    with suppressed():  # pickling runs the user's code
+        data = cloudpickle.dumps(exception)
+        # An exception that cannot be unpickled here cannot be unpickled in the caller either.
+        if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
+            pickled = data
+    return pickle.dumps((request, _texts_of(exception), pickled))
+
+
+def line_of(exception: BaseException) -> str:
+    """Return the last line of the user's code that was run: ``" (reacher.py:41)"``, or ""."""
+    return place_in(traceback.extract_tb(exception.__traceback__))
+
+
+def place_in(lines: Sequence[Any]) -> str:
+    """Return the last of these (file, line, ...) that is the user's, or of an installed package."""
+    found = [line for line in lines if not line[0].startswith(("<", PACKAGE))]
+    found = [line for line in found if not line[0].startswith(_INSTALLED)] or found
+    return f" ({Path(found[-1][0]).name}:{found[-1][1]})" if found else ""
+
+
+def stack_of(dump: str, number: int = 0) -> tuple[str, str]:
+    """Return the last line of the user's code in a stack by ``faulthandler``, and the env's frames.
+
+    These are above the first frame of this package; threads without such a frame are left out.
+    Of the others, thread ``number`` comes first, then the one that got the signal.
+    """
+    frames, names = dump, (f"hread 0x{number:016x} ", "Current thread ")
+    threads = dump.split("\n\n")
+    for thread in sorted(threads, key=lambda text: [name not in text for name in names]):
+        above, ours, _ = thread.partition(f'  File "{PACKAGE}')
+        if ours:
+            frames = above.partition(":\n")[2]  # none: no code of the user was run
+            dump = "Most recent call first:\n" + frames
+            break
+    found = re.findall(r'  File "(.*)", line (\d+) in ', frames)
+    return place_in(found[::-1]), dump.strip() if found else ""
+
+
+def _texts_of(exception: BaseException) -> tuple[str, str]:
+    """Return the description with the user's line, and the traceback without our frames, or ""."""
+    first, newline, rest = describe(exception).partition("\n")
+    description = first + line_of(exception) + newline + rest
+    try:
+        whole = traceback.TracebackException.from_exception(exception)
+        parts = [whole]
+        for part in parts:
+            kept = [frame for frame in part.stack if not frame.filename.startswith(PACKAGE)]
+            part.stack = traceback.StackSummary.from_list(kept)
+            parts += [each for each in (part.__cause__, part.__context__) if each is not None]
+        text = "".join(whole.format()).rstrip()
+    except ordinary():  # formatting calls the user's __str__ and __repr__
+        return description, ""
+    return description, text if any(part.stack for part in parts) else ""
+
+
+def unpack_failure(data: bytes, env_id: int) -> EnvError:
+    """Return the error that a pool raises for a failure in another process."""
+    request, texts, pickled = pickle.loads(data)  # noqa: S301 - comes from our own worker process
+    cause: BaseException | None = None
+    with suppressed():  # there is none, or the user's code that is run raises
+        cause = pickle.loads(pickled)  # noqa: S301 - as above
+    return env_error(cause, env_id, request, texts)
+
+
+def env_error(
+    cause: Any, env_id: int, request: str, texts: tuple[str, str] | None = None
+) -> EnvError:
+    """Return the error that a pool raises for an exception of an env.
+
+    It is also an instance of the exception's class, if that is possible. ``texts``: those of an
+    exception in another process, from where ``cause`` may not have arrived.
+    """
+    if texts is None:
+        texts, trace = _texts_of(cause), cause.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            trace = trace.tb_next
+        cause = cause.with_traceback(trace)
+    arguments = f"env {env_id}: {request} raised {texts[0]}", (env_id,), request, texts[1]
+    error = EnvError(*arguments)
+    # An instance of one of these would end a generator, or match an ``except*`` of Python 3.11.
+    unmixed = StopIteration, StopAsyncIteration, getattr(builtins, "BaseExceptionGroup", ())
+    if isinstance(cause, Exception) and not isinstance(cause, (EnvError, *unmixed)):
+        # A class may forbid subclasses, instances or attributes.
+        with suppressed():
+            mixed = make_error(type(cause), *arguments)
+            mixed.args = cause.args
+            # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
+            members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
+            for name in {*dict(members), *vars(cause)} - vars(mixed).keys():
+                setattr(mixed, name, getattr(cause, name, None))
+            error = mixed
+    error.__cause__ = cause
+    return error
