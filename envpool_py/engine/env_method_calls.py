@@ -8,8 +8,7 @@ from typing import Any
 
 from envpool_py import interrupts
 from envpool_py.engine.flight import Flight
-from envpool_py.env.request import Request
-from envpool_py.env.request import ASK, GENERATION
+from envpool_py.env.request import ASK, GENERATION, Request
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, combine
 

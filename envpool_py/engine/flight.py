@@ -33,8 +33,7 @@ from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
-from envpool_py.env.request import Request
-from envpool_py.env.request import GENERATION, TOKEN_BYTES, pack_token
+from envpool_py.env.request import GENERATION, TOKEN_BYTES, Request, pack_token
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.recorder import Recorder

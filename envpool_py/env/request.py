@@ -1,6 +1,6 @@
 """Requests to one env: their kinds, and their tokens.
 
-The token of a request: an int64 that the request and its answer have in common.
+The token of a request is an int64 that the request and its answer have in common.
 
 It has the env id in the low bits, then two bits for a reset and for a request without a row, then
 the env's *generation*. An env has one request at a time, so the next one has the same token. A

@@ -27,9 +27,8 @@ from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, B
 from envpool_py.env.block_io import actions_of, flat_rows, writer_of
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
-from envpool_py.env.request import KINDS, Request
+from envpool_py.env.request import ASK, ID_MASK, KINDS, RESET, Request
 from envpool_py.env.step_times import StepTimes
-from envpool_py.env.request import ASK, ID_MASK, RESET
 from envpool_py.interrupts import ordinary
 
 #: Used in place of a final observation that is in the block.

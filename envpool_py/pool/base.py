@@ -22,6 +22,7 @@ from envpool_py import env_by_name, seeding
 from envpool_py import env_ids as ids_
 from envpool_py.engine.engine import Engine
 from envpool_py.env.block import StepResult
+from envpool_py.env.common_spec import SpaceList, common_space
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.env_ids import IdArray, Ids, Selection
@@ -35,7 +36,6 @@ from envpool_py.pool.inner import Inner
 from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
 from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.signatures import spell_out
-from envpool_py.pool.space_list import SpaceList, common_space
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_isinstance import class_of
 from envpool_py.pool.worker_calls import join_workers

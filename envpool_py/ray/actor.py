@@ -18,8 +18,8 @@ import ray
 from numpy.typing import NDArray
 
 from envpool_py.env.block import FINAL, FORM, Block
-from envpool_py.env.spaces import Array
 from envpool_py.env.request import ASK, ID_MASK
+from envpool_py.env.spaces import Array
 from envpool_py.worker import messages
 from envpool_py.worker.messages import HEADER
 from envpool_py.worker.watchdog import Watchdog, stack_of_thread

@@ -8,8 +8,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from envpool_py.env.executor import Executor
-from envpool_py.env.request import Request
-from envpool_py.env.request import GENERATION
+from envpool_py.env.request import GENERATION, Request
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.supervisor import Supervisor

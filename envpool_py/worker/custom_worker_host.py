@@ -15,8 +15,7 @@ from envpool_py.env.block import Block
 from envpool_py.env.block_io import actions_of
 from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
 from envpool_py.env.failures import env_error
-from envpool_py.env.request import Request
-from envpool_py.env.request import ID_MASK, RESET
+from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.interrupts import ordinary
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.inline_host import InlineHost

@@ -13,8 +13,7 @@ from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
 from envpool_py.env.failures import naming_env
-from envpool_py.env.request import Request
-from envpool_py.env.request import ID_MASK, RESET
+from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError
 from envpool_py.interrupts import suppressed

@@ -22,9 +22,8 @@ from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces, Executor
 from envpool_py.env.failures import env_error
-from envpool_py.env.request import Request
+from envpool_py.env.request import ASK, ID_MASK, Request
 from envpool_py.env.step_loop import StepLoop
-from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.errors import EnvError
 from envpool_py.interrupts import is_interrupt, ordinary
 from envpool_py.worker.host import Life, Send

@@ -33,8 +33,7 @@ from envpool_py import errors, interrupts
 from envpool_py.env import failures, shared_memory
 from envpool_py.env.block import Block
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.request import Request
-from envpool_py.env.request import ASK, ID_MASK, RESET
+from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.interrupts import ordinary
 from envpool_py.worker import file_descriptors, messages, watchdog, worker_loop

@@ -28,8 +28,8 @@ from envpool_py.env.executor import Executor, claim_instance
 from envpool_py.env.failures import pack_failure
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
-from envpool_py.env.step_loop import StepLoop
 from envpool_py.env.request import ID_MASK, TOKEN_BYTES, pack_token
+from envpool_py.env.step_loop import StepLoop
 from envpool_py.options import ProcessOptions
 from envpool_py.worker import cores_and_threads, file_descriptors, messages
 from envpool_py.worker.child_connection import ChildConnection, Spinning

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from envpool_py.env.common_spec import common_space
 from envpool_py.options import (
     EnvOptions,
     PoolOptions,
@@ -14,7 +15,6 @@ from envpool_py.options import (
     split,
 )
 from envpool_py.pool import arguments
-from envpool_py.pool.space_list import common_space
 from tests.support.envs import CountEnv
 
 
