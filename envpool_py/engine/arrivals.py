@@ -68,11 +68,18 @@ class Arrivals:
         tokens = self.tokens()
         self.chunks[:] = [tokens[~np.isin(tokens & ID_MASK, ids)].tobytes()]
 
-    def take_replies(self) -> list[int]:
-        """Remove the tokens of requests without a row; return their envs."""
+    def replied(self) -> list[int]:
+        """Return the envs whose replies have arrived."""
         tokens = self.tokens()
-        replies = (tokens & ASK != 0) & (tokens >= 0)
+        ids: list[int] = (tokens[_are_replies(tokens)] & ID_MASK).tolist()
+        return ids
+
+    def remove_replies(self) -> None:
+        tokens = self.tokens()
+        replies = _are_replies(tokens)
         if replies.any():
             self.chunks[:] = [tokens[~replies].tobytes()]
-        ids: list[int] = (tokens[replies] & ID_MASK).tolist()
-        return ids
+
+
+def _are_replies(tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+    return (tokens & ASK != 0) & (tokens >= 0)  # type: ignore[no-any-return] # NumPy's

@@ -212,7 +212,7 @@ class Engine:
         if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
             marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
             errors: dict[int, EnvError] = {}
-            for i, found in flight.take_values(ids, marked).items():
+            for i, found in flight.items(ids, marked).items():
                 if isinstance(found, EnvError):
                     errors[i] = found
                 else:
@@ -233,11 +233,12 @@ class Engine:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
             if marked:
                 flight.positions.mark_returned(listed, marked)
-                flight.forget_values(listed)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
             if self.recovery.enabled:
                 self.recovery.returned(ids, [listed[k] for k, m in marked if m & (FINAL | OVER)])
+            if beside:
+                flight.forget_items(beside)
             self.batch_ids = ids
             self.counts[0] += 1
             self.counts[1] += len(ids)
@@ -255,7 +256,7 @@ class Engine:
         with interrupts.deferred():
             raised: dict[int, EnvError] = {}
             for i, error in errors.items():
-                is_final = int(states.tokens[i]) in flight.raised
+                is_final = int(states.tokens[i]) in flight.errors
                 if is_final or not self.recovery.handle(i, error, in_flight=True):
                     raised[i] = error
             if not raised:

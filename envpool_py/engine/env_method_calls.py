@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from envpool_py import interrupts
@@ -45,7 +45,8 @@ class Call:
         observed: bool = True,
         hold: bool = False,
     ) -> None:
-        self._flight, self._note = flight, None
+        self._flight = flight
+        self._note: Callable[[Sequence[int]], object] | None = None
         if observed and flight.recorder is not None:
             self._note = flight.recorder.asks(ids.tolist(), requests)
         self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
@@ -90,10 +91,10 @@ class Call:
         """Take the replies that have arrived; return whether some are missing."""
         flight = self._flight
         flight.arrivals.drop_stale()
-        for i in self.missing.intersection(flight.arrivals.take_replies()):
+        for i in self.missing.intersection(flight.arrivals.replied()):
             if flight.replies[i] is None:
                 token = int(self._tokens[i])
-                flight.replies[i] = flight.hosts.of(i).take_item(token, self._kinds[i])
+                flight.replies[i] = flight.hosts.of(i).item(token, self._kinds[i])
         self.missing = {i for i in self.missing if flight.replies[i] is None}
         return bool(self.missing)
 
@@ -116,6 +117,9 @@ class Call:
             self._end(failed)
 
     def _end(self, failed: Collection[int]) -> None:
+        for i in self._flight.replies:
+            self._flight.hosts.of(i).forget_item(int(self._tokens[i]))
+        self._flight.arrivals.remove_replies()
         self._flight.replies, self._flight.states.held = {}, False
         self._is_open = False
         if self._note is not None:

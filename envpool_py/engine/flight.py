@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -80,9 +80,7 @@ class Flight:
 
     Attributes:
         publish_early: batches may be partial, so results are published one by one.
-        values: by token, the values beside a row that has arrived and was not returned, or the
-            error in its place.
-        raised: by token, errors that recovery does not handle, until they are raised.
+        errors: by token, errors that are results and that recovery does not handle.
         replies: the envs with a request without a row, and their replies; None: not yet known.
         replies_since: when these requests were sent.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
@@ -99,8 +97,7 @@ class Flight:
         self.publish_early = publish_early
         self.states = States(hosts.num_envs)
         self.arrivals = Arrivals(self.states)
-        self.values: dict[int, Beside | EnvError] = {}
-        self.raised: dict[int, EnvError] = {}
+        self.errors: dict[int, EnvError] = {}
         self.replies: dict[int, Any] = {}
         self.replies_since = 0.0
         self.recorder: Recorder | None = None
@@ -255,32 +252,34 @@ class Flight:
             if lost:
                 self.cancel(np.array(lost, dtype=np.intp))
 
-    def take_values(
+    def items(
         self, ids: IdArray, marked: Sequence[tuple[int, int]]
     ) -> dict[int, Beside | EnvError]:
         """Return, for the envs at the ``marked`` places, the values beside rows, or errors.
 
-        They are kept until ``forget_values``.
+        They are kept until ``forget_items``.
         """
         found: dict[int, Beside | EnvError] = {}
         for k, mark in marked:
             if mark & BESIDE:
                 i = int(ids[k])
                 token = int(self.states.tokens[i])
-                if token not in self.values:
+                if token in self.errors:
+                    found[i] = self.errors[token]
+                else:
                     kind = "reset" if self.states.state[i] == RESETTING else "step"
-                    self.values[token] = self.hosts.of(i).take_item(token, kind)
-                found[i] = self.values[token]
+                    found[i] = self.hosts.of(i).item(token, kind)
         return found
 
-    def forget_values(self, ids: Sequence[int]) -> None:
-        for token in self.states.tokens[ids].tolist() if self.values else ():
-            self.values.pop(token, None)
-            self.raised.pop(token, None)
+    def forget_items(self, ids: Iterable[int]) -> None:
+        for i in ids:
+            token = int(self.states.tokens[i])
+            self.errors.pop(token, None)
+            self.hosts.of(i).forget_item(token)
 
     def drop_result(self, i: int) -> None:
         """Drop the result of env ``i``, if any; its next request has another token."""
-        self.forget_values([i])
+        self.forget_items([i])
         if i in self.arrivals.ids():
             self.arrivals.remove([i])
         self.states.tokens[i] += GENERATION
@@ -306,9 +305,9 @@ class Flight:
         found: dict[int, Beside | EnvError] = {}
         if self.recovery.enabled:
             marked = [(k, self.block.mark.item(i)) for k, i in enumerate(arrived.tolist())]
-            found = self.take_values(arrived, marked)
+            found = self.items(arrived, marked)
         errors = {i: value for i, value in found.items() if isinstance(value, EnvError)}
-        self.forget_values(listed)
+        self.forget_items(listed)
         self.states.mark_cancelled(cancelled)
         carried_out = self.hosts.cancel(set(listed)).union(arrived.tolist())
         self.arrivals.drop_stale()
@@ -370,7 +369,7 @@ class Flight:
         self.drop_result(i)
         token = int(self.states.tokens[i])
         self.block.mark[i] = BESIDE
-        self.values[token] = self.raised[token] = error
+        self.errors[token] = error
         self.arrivals.chunks.append(pack_token(token))
 
     def _kill_writers(self) -> None:

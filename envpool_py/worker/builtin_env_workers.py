@@ -116,7 +116,8 @@ class SubprocEnvWorker(BuiltinEnvWorker):
             if host.reap():
                 raise host.error_of(0)
             supervisor.poller.fetch(chunks, 0, None)
-        result = host.take_item(self._token, request.kind)
+        result = host.item(self._token, request.kind)
+        host.forget_item(self._token)
         if isinstance(result, EnvError):
             raise result
         return result["reply"]

@@ -28,7 +28,7 @@ class Host(Protocol):
 
     A host gets requests with their tokens, carries them out (those of one env in the order in which
     they came), writes rows into the block, and reports the tokens of finished requests. Values that
-    the block cannot hold, and errors, wait in the host for ``take_item``. A new backend has these
+    the block cannot hold, and errors, are kept in the host, see ``item``. A new backend has these
     methods and extends ``ProcessHost`` if its envs are elsewhere and can end, or ``InlineHost`` if
     this process runs them.
 
@@ -53,8 +53,11 @@ class Host(Protocol):
             TypeError: a request cannot be pickled.
         """
 
-    def take_item(self, token: int, kind: str) -> Beside | EnvError:
-        """Return the values beside a row, or the reply or error in place of one."""
+    def item(self, token: int, kind: str) -> Beside | EnvError:
+        """Return the values beside a row, or the reply or error in place of one; keep them."""
+
+    def forget_item(self, token: int) -> None:
+        """Drop them, before the env gets another request with this token."""
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""

@@ -62,8 +62,11 @@ class InlineHost:
             block, self._executors, self._keep_beside, self._keep_error, block.keep_info
         )
 
-    def take_item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as ProcessHost
-        return self._beside.pop(token & (ID_MASK | ASK))
+    def item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as ProcessHost
+        return self._beside[token & (ID_MASK | ASK)]
+
+    def forget_item(self, token: int) -> None:
+        self._beside.pop(token & (ID_MASK | ASK), None)
 
     def _keep_beside(self, token: int, beside: Beside) -> None:
         # Copies, because the env may change its values later.
@@ -137,7 +140,9 @@ class InlineHost:
     def settle(self, chunks: list[bytes]) -> list[int]:
         """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
         begun = self._report(chunks)
-        return [begun[-1] & ID_MASK] if begun else []
+        if not begun or isinstance(self._beside.get(begun[-1] & (ID_MASK | ASK)), EnvError):
+            return []  # it had raised, which is a result
+        return [begun[-1] & ID_MASK]
 
     def cancel(self, ids: set[int]) -> set[int]:
         left = self._left()

@@ -265,7 +265,9 @@ class ProcessHost:
             return
         if events & select.POLLOUT and self.stream.flush():
             self._poller.watch(fd, self._on_event)
-        self.read()
+        # No later event would repeat a reading of the spaces that was interrupted.
+        with contextlib.nullcontext() if self.life is Life.RUNNING else interrupts.deferred():
+            self.read()
         if self.stream.ended:
             self._poller.noticed = True
             self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
@@ -309,15 +311,18 @@ class ProcessHost:
         self._poller.noticed = True
         self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
 
-    def take_item(self, token: int, kind: str) -> Any:
+    def item(self, token: int, kind: str) -> Any:
         i, key = token & ID_MASK, token & _KEY
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
                 self.kill(_UNREADABLE)
                 return self.error_of(i)
-        status, data = self.items.pop(key)[1]
+        status, data = self.items[key][1]
         found = self._unpack(i, status, data, kind)
         return self.error_of(i) if found is None else found  # an error may be false: `__len__`
+
+    def forget_item(self, token: int) -> None:
+        self.items.pop(token & _KEY, None)
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:
         """Return the value, or the EnvError, in an item of env ``i``.
