@@ -76,11 +76,9 @@ class Engine:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
             self.block = hosts.attach(spec._replace(measured=pool.measure))
-            flight.attach(self.block)
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
-            self.recovery = flight.recovery = Recovery(
-                flight, self.batches, options, self.env_spaces
-            )
+            flight.attach(self.block, self.batches)
+            self.recovery = flight.recovery = Recovery(flight, options)
         except BaseException:
             self.close()
             raise
@@ -304,7 +302,7 @@ class Engine:
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.
         for owner in (self, self.flight):
-            for name in ("block", "batches", "positions", "recovery"):
+            for name in ("block", "batches", "positions"):
                 vars(owner).pop(name, None)
         return errors
 

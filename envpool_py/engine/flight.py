@@ -30,6 +30,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import interrupts
 from envpool_py.engine.arrivals import Arrivals
+from envpool_py.engine.batches import Batches
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
@@ -107,8 +108,8 @@ class Flight:
         self._hanging: set[int] = set()
         self._next_look = time.monotonic() + HANGS_AFTER
 
-    def attach(self, block: Block) -> None:
-        self.block = block
+    def attach(self, block: Block, batches: Batches) -> None:
+        self.block, self.batches = block, batches
         self.positions = Positions(block)
 
     def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
@@ -335,22 +336,19 @@ class Flight:
                 supervisor.poller.collect(self.arrivals.chunks)
                 self.arrivals.drop_stale()
                 for i in host.ids:
-                    self._answer(i, host.death_of(i))
+                    if self.replies.get(i, self) is None:
+                        self.replies[i] = host.death_of(i)
                     if i not in self.states.deaths and not self.recovery.handles_end_of(i):
                         self._fail_env(i, host.death_of(i), died=True)
             supervisor.poller.noticed = False
-
-    def _answer(self, i: int, error: EnvError) -> None:
-        """Make an error the reply of env ``i``, if a request without a row waits for one."""
-        if i in self.replies and self.replies[i] is None:
-            self.replies[i] = error
 
     def _fail_env(self, i: int, error: EnvError, *, died: bool = False) -> None:
         """Hand an error that is in no result to recovery; unless it handles that, raise it later.
 
         The error is the answer to the request of env ``i`` that is in flight, if any.
         """
-        self._answer(i, error)
+        if self.replies.get(i, self) is None:
+            self.replies[i] = error
         in_flight = self.states.in_flight()[i] and i not in self.replies  # else recovery asks
         unanswered = bool(in_flight) and i not in self.arrivals.ids()
         if unanswered:

@@ -31,12 +31,12 @@ def raised_message(options: RecoveryOptions, failures: int, message: str) -> str
     return message.replace(": ", f" failed again after {restarts} (max_restarts={limit}): ", 1)
 
 
-def is_logged(total: int) -> bool:
-    """Whether the restart with this number is logged: 1 to 3, then 10, 20 ..., 100, 200 ..."""
-    return total <= 3 or (total >= 10 and total % 10 ** (len(str(total)) - 1) == 0)
-
-
 def log_line(i: int, restarts: int, total: int, message: str) -> str:
-    """Return the line for a restart of env ``i``; ``message``: that of its error."""
+    """Return the line for a restart of env ``i``; ``message``: that of its error.
+
+    Logged are the restarts 1 to 3 of a pool, then 10, 20 ..., 100, 200 ...; else "" is returned.
+    """
+    if total > 3 and (total < 10 or total % 10 ** (len(str(total)) - 1)):
+        return ""
     cause = message.partition("\n")[0].partition(": ")[2]
     return f"env {i} restarted (restart {restarts} of this env, {total} of the pool): {cause}"

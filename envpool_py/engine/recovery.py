@@ -33,15 +33,14 @@ import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine import policy
-from envpool_py.engine.batches import Batches
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import DEAD, RESTARTED
-from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.failures import env_error
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
+from envpool_py.interrupts import ordinary
 from envpool_py.options import NEXT_STEP, AllOptions
 from envpool_py.worker import supervisor
 from envpool_py.worker.host import Life
@@ -88,11 +87,8 @@ class Recovery:
         failed: the envs that are to be recreated, or whose errors are not reported yet.
     """
 
-    def __init__(
-        self, flight: Flight, batches: Batches, options: AllOptions, made: Sequence[EnvSpaces]
-    ) -> None:
+    def __init__(self, flight: Flight, options: AllOptions) -> None:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
-        self._batches, self._made = batches, made
         self._options, self._env_options = options.recovery, options.env
         self.enabled = self._options.on_error == "restart"
         # The failures of each env since it last completed an episode.
@@ -104,7 +100,7 @@ class Recovery:
         self._unconfigured: set[int] = set()
         self.failed: dict[int, Failed] = {}
         if self.enabled:
-            batches.keep_last()
+            flight.batches.keep_last()
 
     # ------------------------------------------------------------------- an error, and its request
 
@@ -113,7 +109,7 @@ class Recovery:
 
         ``in_flight``: the env failed in its request in flight, which another one replaces.
         """
-        known, positions = self.failed.get(i), self._flight.positions
+        known = self.failed.get(i)
         if not self.enabled:
             return False
         if known is not None and not known.recreated:  # its process has ended, too
@@ -123,16 +119,10 @@ class Recovery:
         else:
             if known is not None and known.is_unconfirmed and error.request == "env_fn":
                 self._hosts.restarts[i] -= 1
-            works = positions.of(i)[0] >= 0
-            wait = policy.delay(self._options, self._failures[i], works=works)
-            if wait is None:
-                self.failed.pop(i, None)
-                if works:
-                    failures = self._failures[i]
-                    error.message = policy.raised_message(self._options, failures, error.message)
+            counted = self._count(i, error, works=self._flight.positions.of(i)[0] >= 0)
+            if counted is None:
                 return False
-            self._failures[i] += 1
-            due = time.monotonic() + wait
+            due = counted
         request = self._request_after(i, error) if in_flight else None
         if in_flight:
             if self._flight.recorder is not None:
@@ -140,6 +130,18 @@ class Recovery:
             self._flight.drop_result(i)
         self.failed[i] = Failed(error, due, request)
         return True
+
+    def _count(self, i: int, error: EnvError, *, works: bool = True) -> float | None:
+        """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
+        failures = self._failures[i]
+        wait = policy.delay(self._options, failures, works=works)
+        if wait is not None:
+            self._failures[i] += 1
+            return time.monotonic() + wait
+        self.failed.pop(i, None)
+        if works:
+            error.message = policy.raised_message(self._options, failures, error.message)
+        return None
 
     def handles_end_of(self, i: int) -> bool:
         """Whether the end of env ``i``'s process changes nothing: it is to be recreated anyway."""
@@ -157,7 +159,7 @@ class Recovery:
         # In next_step mode after the end of an episode, no step is lost.
         if self._env_options.autoreset_mode == NEXT_STEP and self._flight.positions.of(i)[1]:
             return Request("reset", error=text)
-        return Request("lost_step", (self._batches.last_obs(i),), error=text)
+        return Request("lost_step", (self._flight.batches.last_obs(i),), error=text)
 
     def in_place_of_steps(self, ids: Sequence[int]) -> dict[int, Request]:
         """Return the requests to send to those of these envs that failed while idle."""
@@ -237,8 +239,8 @@ class Recovery:
                 if not waits[-1]:
                     try:
                         self._recreate([i])
-                    except EnvError as error:
-                        self._count(i, self.failed[i], error)
+                    except ordinary(EnvError) as error:
+                        self._try_again(i, self.failed[i], error)
                     self._tell(i)
             if all(waits):
                 self._await_events(min(waits))
@@ -254,58 +256,39 @@ class Recovery:
             return math.inf
         if (wait := failed.due - time.monotonic()) > 0:
             return wait
-        if not isinstance(host, ProcessHost) or self._hosts.supervisor is None:
+        if host.life is Life.RUNNING or not isinstance(host, ProcessHost):
             return 0.0
-        error: EnvError | OSError | None = None
-        if host.life is Life.RUNNING:
-            error = self._difference(i, host) if i in self._unconfigured else None
-            if error is None:
-                return 0.0
-            host.end(error.message)
-            host.reap()
-        elif i in self._unconfigured:
-            error = host.error_of(i)
+        # ENDED: either its restart has failed, or it is to be restarted now.
+        if i in self._unconfigured:
+            failure = host.error_of(i)
         else:
             try:
                 self._unconfigured.update(host.ids)
-                self._hosts.supervisor.restart(host)
-            except OSError as reason:
-                error = reason
-        if error is not None:
-            self._unconfigured.difference_update(host.ids)
-            self._count(i, failed, error)
-            return max(self.failed[i].due - time.monotonic(), 1e-6)
-        return math.inf
+                self._hosts.restart(host)
+            except OSError as error:
+                failure = env_error(error, i, "restart")
+            else:
+                return math.inf
+        self._unconfigured.difference_update(host.ids)
+        self._try_again(i, failed, failure)
+        return max(self.failed[i].due - time.monotonic(), 1e-6)
 
-    def _difference(self, i: int, host: ProcessHost) -> EnvError | None:
-        """Return an error if the new process of env ``i`` has made it with other spaces."""
-        new, old = host.spaces[i], self._made[i]
-        if new == old:
-            return None
-        text = f"its spaces are {new[:2]}, but the env in its place has {old[:2]}"
-        return env_error(ValueError(text), i, "env_fn")
-
-    def _count(self, i: int, failed: Failed, error: EnvError | OSError) -> None:
+    def _try_again(self, i: int, failed: Failed, failure: EnvError) -> None:
         """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""
         host = self._hosts.of(i)
-        failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
-        if failure.env_id != i and not failed.by_hand:
-            text = f"env {i}: its process was not restarted: {failure.message}"
-            failure = EnvError(text, (i,), "restart", failure.details)
-        failures = self._failures[i]
-        wait = None if failed.by_hand else policy.delay(self._options, failures, works=True)
-        if wait is not None:
-            self._failures[i] += 1
-            request = None if failed.request is None else self._request_after(i, failure)
-            self.failed[i] = Failed(failure, time.monotonic() + wait, request)
-            return
         if not failed.by_hand:
-            failure.message = policy.raised_message(self._options, failures, failure.message)
-        for j in host.ids:
-            if j == i or (j in self.failed and self.failed[j].by_hand):
-                self.failed.pop(j)
-                if isinstance(host, ProcessHost) and host.life is not Life.RUNNING:
-                    self._states.mark_dead(j, host.death_of(j) if failed.by_hand else failure)
+            if failure.env_id != i:
+                text = f"env {i}: its process was not restarted: {failure.message}"
+                failure = EnvError(text, (i,), "restart", failure.details)
+            if (due := self._count(i, failure)) is not None:
+                request = None if failed.request is None else self._request_after(i, failure)
+                self.failed[i] = Failed(failure, due, request)
+                return
+        mates = [j for j in host.ids if j in self.failed and self.failed[j].by_hand]
+        for j in {i, *mates} if failed.by_hand else {i}:
+            self.failed.pop(j, None)
+            if isinstance(host, ProcessHost) and host.life is not Life.RUNNING:
+                self._states.mark_dead(j, host.death_of(j) if failed.by_hand else failure)
         raise failure
 
     def _recreate_in_flight(self, i: int, failed: Failed, request: Request) -> None:
@@ -336,7 +319,7 @@ class Recovery:
         """Note that env ``i`` is recreated by this request, which configures it."""
         self._hosts.restarts[i] += 1
         self._unconfigured.discard(i)
-        self._batches.reader.forget([i])
+        self._flight.batches.reader.forget([i])
         self._flight.positions.mark_recreated(i)
         if self._flight.recorder is not None:
             self._flight.recorder.recreated([i], [request])
@@ -346,9 +329,9 @@ class Recovery:
     def _log(self, i: int, failed: Failed) -> None:
         """Log that env ``i`` was recreated, unless that has been logged often."""
         self._logged += 1
-        if policy.is_logged(self._logged):
-            restarts = int(self._hosts.restarts[i])
-            _LOGGER.warning(policy.log_line(i, restarts, self._logged, failed.error.message))
+        restarts = int(self._hosts.restarts[i])
+        if line := policy.log_line(i, restarts, self._logged, failed.error.message):
+            _LOGGER.warning(line)
 
     def _tell(self, i: int) -> None:
         """Call ``on_restart`` if env ``i`` was just recreated: outside of all, as it may raise."""
@@ -448,9 +431,7 @@ class Recovery:
         if recorder is not None and (note := recorder.asks(rest, [request_of[i] for i in rest])):
             note(())
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
-            host = hosts.of(i)
-            if hosts.supervisor is not None and isinstance(host, ProcessHost):
-                hosts.supervisor.set_env_fn(host, i, env_fn)
+            hosts.set_env_fn(i, env_fn)
         self.restart(ids)
 
     def _await_events(self, seconds: float) -> None:
@@ -477,7 +458,7 @@ class Recovery:
             try:
                 call.send()
                 call.wait(supervisor.GRACE)
-            except TimeoutError:
+            except ordinary(TimeoutError):
                 in_flight = self._states.in_flight()
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]
                 for host in {hosts.of(i) for i in hung}:
@@ -488,7 +469,7 @@ class Recovery:
                             fact = f"{text}: its process does not end"
                             raise EnvError(fact, hung, "restart") from None
                 self._flight.handle_ended_processes()
-            except EnvError:
+            except ordinary(EnvError):
                 pass  # a process has ended: it is restarted
             else:
                 return

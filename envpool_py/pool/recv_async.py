@@ -16,7 +16,6 @@ from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py.engine.flight import NotYet
 from envpool_py.env.block import StepResult
-from envpool_py.worker.file_descriptors import release
 from envpool_py.worker.host_group import HostGroup
 
 if TYPE_CHECKING:
@@ -90,4 +89,3 @@ def _listening(
         poller.bell.listener = None
         if fd >= 0:
             loop.remove_reader(fd)
-            release(fd)

@@ -10,15 +10,20 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import select
+import socket
 import struct
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, cast
 
 import cloudpickle
 
-from envpool_py.env.request import pack_token
+from envpool_py.env.request import ID_MASK, pack_token
 from envpool_py.interrupts import ordinary
+from envpool_py.worker import file_descriptors
 
 HEADER = struct.Struct("=qq")
 TOKENS, TOKENS_EARLY, REQUESTS, ATTACH, CLOSE = range(5)
@@ -29,12 +34,14 @@ ITEM = struct.Struct("=qiq")
 #: The status of an item: values beside a row or a reply, an error, the spaces of a new env (empty
 #: before the first env), the error of a close.
 VALUES, FAILURE, HELLO, CLOSE_FAILURE = range(4)
+#: The status of an item in place of data that is no item.
+INVALID = -1
 #: Bytes; a message or item with a greater length is invalid.
 LARGEST = 1 << 40
 #: Bytes that the system writes to a pipe or socket without splitting them.
 ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
-#: Bytes of one read of tokens or messages, kept small because every read allocates them.
-READ = 1 << 12
+#: Bytes of one read of tokens or messages, kept small because every read allocates them; of items.
+READ, READ_ITEMS = 1 << 12, 1 << 18
 
 
 def pack(kind: int, body: bytes) -> bytes:
@@ -51,3 +58,71 @@ def dumps(value: Any, what: str) -> bytes:
         return cast("bytes", cloudpickle.dumps(value, protocol=5))
     except ordinary() as error:
         raise TypeError(f"{what} cannot be pickled: {error}") from error
+
+
+class Stream:
+    """The parent's end of the socket to a worker process: messages to send, items received.
+
+    Attributes:
+        ended: whether the other end is closed; the process may still run.
+        outbox: the bytes to send, and the numbers of bytes that were sent of them.
+    """
+
+    def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
+        ours.setblocking(False)
+        self.fd = file_descriptors.claim(ours.detach())
+        self._ids = frozenset(ids)
+        self.ended = False
+        # As ``_received``, replaced in one assignment.
+        self.outbox: tuple[bytes | memoryview, list[int]] = b"", []
+        # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
+        # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
+        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), ITEM.size
+
+    def flush(self) -> bool:
+        """Send what the process accepts of the waiting bytes; return True if none is left."""
+        data, sent = self.outbox
+        try:
+            # One call, so that no signal handler runs between the write and the list.
+            sent.extend(map(os.write, (self.fd,), (data[sum(sent) :],)))
+        except BlockingIOError:
+            pass
+        except ConnectionError:  # the process has ended; ``reap`` handles that
+            data = b""
+        self.outbox = data[sum(sent) :], []
+        return not self.outbox[0]
+
+    def read(self) -> deque[Any]:
+        """Return the queue of items that have arrived; the caller removes those that it handles."""
+        chunks = self._received[0]
+        if self.fd < 0:
+            return self._received[1]
+        try:
+            # One call, so that no signal handler runs between the read and the list.
+            chunks.extend(map(os.read, (self.fd,), (READ_ITEMS,)))
+            while len(chunks[-1]) == READ_ITEMS:
+                chunks.extend(map(os.read, (self.fd,), (READ_ITEMS,)))
+            self.ended |= not chunks[-1]
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.ended = True
+        chunks, before, needed = self._received  # new ones if a signal handler has closed the pool
+        if sum(map(len, chunks)) < needed:  # join the pieces of a large item only once
+            return before
+        data, items, start, needed = b"".join(chunks), before.copy(), 0, ITEM.size
+        while len(data) - start >= ITEM.size:
+            token, status, length = ITEM.unpack_from(data, start)
+            known = token >= 0 and token & ID_MASK in self._ids
+            known &= 0 <= status <= CLOSE_FAILURE
+            if not (known and 0 <= length <= LARGEST):
+                items.append((token, INVALID, b""))
+                start = len(data)
+                break
+            needed = ITEM.size + length
+            if len(data) - start < needed:
+                break
+            items.append((token, status, data[start + ITEM.size : start + needed]))
+            start, needed = start + needed, ITEM.size
+        self._received = [data[start:]], items, needed
+        return items

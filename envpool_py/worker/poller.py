@@ -15,6 +15,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+from envpool_py import interrupts
 from envpool_py.worker import file_descriptors
 from envpool_py.worker.messages import READ, WAKE
 
@@ -55,7 +56,7 @@ class Poller:
         self.noticed = False
         self._notes: dict[int, Any] = {}
         self._in_a_row = 0
-        self.results = self.theirs = -1
+        self.results = self.theirs = self._copy = -1
         self._poll: Any = None
         self._second = 1 if hasattr(select, "epoll") else 1000
 
@@ -119,11 +120,10 @@ class Poller:
 
     def duplicate(self) -> int:
         """Return a descriptor that is readable while ``fetch`` would return; -1: there is none."""
-        return (
-            file_descriptors.claim(os.dup(self._poll.fileno()))
-            if hasattr(self._poll, "fileno")
-            else -1
-        )
+        if self._copy < 0 and hasattr(self._poll, "fileno"):
+            with interrupts.deferred():
+                self._copy = file_descriptors.claim(os.dup(self._poll.fileno()))
+        return self._copy
 
     def wake(self) -> None:
         """End a ``fetch`` that sleeps in another thread."""
@@ -137,9 +137,10 @@ class Poller:
     def close(self) -> None:
         if hasattr(self._poll, "close"):
             self._poll.close()
-        fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
-        for fd in fds:
-            file_descriptors.release(fd)
+        with interrupts.deferred():
+            for fd in (self.results, self.theirs, self._copy):
+                file_descriptors.release(fd)
+            self.results = self.theirs = self._copy = -1
 
 
 class QueuePoller(Poller):

@@ -21,7 +21,6 @@ import select
 import signal
 import socket
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,10 +46,7 @@ SLOW_START = 60.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
 _KEY = ID_MASK | ASK
-# The status of an item in place of data that is no item.
-_INVALID = -1
 _UNREADABLE = "it sent what cannot be read"
-_READ = 1 << 18
 #: The signal that kills. Windows has no SIGKILL, and this package has no worker processes there.
 KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
 
@@ -67,74 +63,6 @@ class Exit(NamedTuple):
     error: EnvError | None = None
     line: str = ""
     stack: str = ""
-
-
-class Stream:
-    """The parent's end of the socket to a worker process: messages to send, items received.
-
-    Attributes:
-        ended: whether the other end is closed; the process may still run.
-        outbox: the bytes to send, and the numbers of bytes that were sent of them.
-    """
-
-    def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
-        ours.setblocking(False)
-        self.fd = file_descriptors.claim(ours.detach())
-        self._ids = frozenset(ids)
-        self.ended = False
-        # As ``_received``, replaced in one assignment.
-        self.outbox: tuple[bytes | memoryview, list[int]] = b"", []
-        # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
-        # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
-        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), messages.ITEM.size
-
-    def flush(self) -> bool:
-        """Send what the process accepts of the waiting bytes; return True if none is left."""
-        data, sent = self.outbox
-        try:
-            # One call, so that no signal handler runs between the write and the list.
-            sent.extend(map(os.write, (self.fd,), (data[sum(sent) :],)))
-        except BlockingIOError:
-            pass
-        except ConnectionError:  # the process has ended; ``reap`` handles that
-            data = b""
-        self.outbox = data[sum(sent) :], []
-        return not self.outbox[0]
-
-    def read(self) -> deque[Any]:
-        """Return the queue of items that have arrived; the caller removes those that it handles."""
-        chunks = self._received[0]
-        if self.fd < 0:
-            return self._received[1]
-        try:
-            # One call, so that no signal handler runs between the read and the list.
-            chunks.extend(map(os.read, (self.fd,), (_READ,)))
-            while len(chunks[-1]) == _READ:
-                chunks.extend(map(os.read, (self.fd,), (_READ,)))
-            self.ended |= not chunks[-1]
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            self.ended = True
-        chunks, before, needed = self._received  # new ones if a signal handler has closed the pool
-        if sum(map(len, chunks)) < needed:  # join the pieces of a large item only once
-            return before
-        data, items, start, needed = b"".join(chunks), before.copy(), 0, messages.ITEM.size
-        while len(data) - start >= messages.ITEM.size:
-            token, status, length = messages.ITEM.unpack_from(data, start)
-            known = token >= 0 and token & ID_MASK in self._ids
-            known &= 0 <= status <= messages.CLOSE_FAILURE
-            if not (known and 0 <= length <= messages.LARGEST):
-                items.append((token, _INVALID, b""))
-                start = len(data)
-                break
-            needed = messages.ITEM.size + length
-            if len(data) - start < needed:
-                break
-            items.append((token, status, data[start + messages.ITEM.size : start + needed]))
-            start, needed = start + needed, messages.ITEM.size
-        self._received = [data[start:]], items, needed
-        return items
 
 
 @dataclass(eq=False, repr=False)
@@ -168,6 +96,8 @@ class ProcessHost:
         # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
         self.life = Life.NEW
+        self.spaces: dict[int, EnvSpaces] = {}
+        self._old_spaces: dict[int, EnvSpaces] = {}
         self.exit: Exit | None = None
         self.process: Any = None
         self.stream: Any = None
@@ -175,8 +105,9 @@ class ProcessHost:
 
     def start(self, *, again: bool = False) -> None:
         """Start the process and return while it makes its envs; OSError if that fails."""
-        self.spaces: dict[int, EnvSpaces] = {}
-        self.exit, self.sent = None, 0
+        if again:  # the envs must have the spaces that they had at first
+            self._old_spaces = self._old_spaces or self.spaces
+        self.spaces, self.exit, self.sent = {}, None, 0
         self._launch()
         self.deadline = time.monotonic() + SLOW_START if again else math.inf
         self.life = Life.STARTING  # NEW | ENDED -> STARTING
@@ -184,7 +115,7 @@ class ProcessHost:
     def _launch(self) -> None:
         self.process = None
         ours, theirs = socket.socketpair()
-        self.stream = Stream(ours, self.ids)
+        self.stream = messages.Stream(ours, self.ids)
         try:
             with contextlib.ExitStack() as spare:  # a start that runs out of descriptors leaks some
                 for _ in range(6):
@@ -283,8 +214,13 @@ class ProcessHost:
             if status == messages.HELLO:
                 if data:  # else the process has just started
                     made = self._unpack(i, status, data, "env_fn")
+                    old = self._old_spaces.get(i, made)
+                    if not isinstance(made, EnvError) and made != old:
+                        text = f"its spaces are {made[:2]}, but the env in its place has {old[:2]}"
+                        made = failures.env_error(ValueError(text), i, "env_fn")
                     if isinstance(made, EnvError):
                         self._fail_start(made)
+                        self.kill()
                     else:
                         self.spaces[i] = made
                 if self.life is Life.STARTING and len(self.spaces) == len(self.ids):
@@ -295,7 +231,7 @@ class ProcessHost:
             elif status == messages.CLOSE_FAILURE:
                 if (error := self._unpack(i, status, data)) is not None:
                     self.close_errors.append(error)
-            elif status == _INVALID:
+            elif status == messages.INVALID:
                 self.kill(_UNREADABLE)
             elif status == messages.FAILURE and self.life is Life.STARTING:
                 self._fail_start(self._unpack(i, status, data))
@@ -427,6 +363,7 @@ class ProcessHost:
             method = "fork" if self._context is None else self._context.get_start_method()
             if method != "fork":
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
-        others = [other for other in self.ids if other != i]
+        others = self.ids.copy()
+        others.remove(i)
         shared = f"; it was also that of {errors.name_ids(others)}" if others else ""
         return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others), details=found.stack)

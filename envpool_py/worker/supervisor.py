@@ -138,11 +138,11 @@ class Supervisor:
             host = kind(number, share.tolist(), env_fns, context, shared, self.poller)
             self.hosts.append(host)
 
-    def set_env_fn(self, host: ProcessHost, i: int, env_fn: Callable[[], Any]) -> None:
+    def set_env_fn(self, host: ProcessHost, i: int, env_fn: Callable[[], object]) -> None:
         """Make env ``i`` by this env_fn when its process is restarted."""
         host.env_fns[host.ids.index(i)] = self._packed(env_fn, i)
 
-    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:
+    def _packed(self, env_fn: Callable[[], object], i: int) -> Any:
         """Pickle the ``env_fn`` of env ``i`` for another program; may raise EnvError."""
         if self.context is None or self.context.get_start_method() == "fork":
             return env_fn
@@ -222,7 +222,9 @@ class Supervisor:
         """Return the seconds until the next deadline, at most ``timeout``; infinity: none."""
         watchdog = self.watchdog
         due = math.inf if watchdog is None else watchdog.next_check
-        left = max(min(due, *[host.deadline for host in self.hosts]) - time.monotonic(), 0.0)
+        for host in self.hosts:
+            due = min(due, host.deadline)
+        left = max(due - time.monotonic(), 0.0)
         return left if timeout is None else min(left, timeout)
 
     def is_due(self) -> bool:

@@ -134,7 +134,7 @@ def test_a_signal_handler_raises_while_a_message_waits_or_is_written(beside):
         goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
         step = functools.partial(pool.step, [np.zeros(1 << 20, np.uint8)] * 3)
-        for _ in each_moment(step, ("worker/process_host.py",), visits=4):
+        for _ in each_moment(step, ("worker/process_host.py", "worker/messages.py"), visits=4):
             goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
 
@@ -259,7 +259,7 @@ def test_the_end_of_a_process_may_be_interrupted_at_any_line():
         with contextlib.suppress(WorkerDiedError):
             pool.step(["", "os._exit", ""])
 
-    files = "worker/process_host.py", "engine/flight.py"
+    files = "worker/process_host.py", "worker/messages.py", "engine/flight.py"
     with reset_pool("shmem-fork") as pool:
         # An interrupt while a descriptor is closed may leave it open.
         for _ in each_moment(die, files, visits=1, without=["_close_descriptors"]):
