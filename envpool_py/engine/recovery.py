@@ -239,7 +239,9 @@ class Recovery:
                 if not waits[-1]:
                     try:
                         self._recreate([i])
-                    except ordinary(EnvError) as error:
+                    except EnvError as error:
+                        if interrupts.is_interrupt(error):
+                            raise
                         self._try_again(i, self.failed[i], error)
                     self._tell(i)
             if all(waits):

@@ -293,6 +293,8 @@ class Scene:
         self.before = resources()
         env_fns = [functools.partial(LineEnv, i, self.board) for i in range(num_envs)]
         self.pool = make(env_fns, self._tell)
+        if self.pool.engine.hosts.supervisor is not None:  # a pool keeps it until it is closed
+            self.pool.engine.hosts.supervisor.poller.duplicate()
         self.bad, self.mates, self.restarts = bad, mates, restarts
         self.ids = list(range(num_envs))
         self.others = [i for i in self.ids if i not in mates]
