@@ -130,11 +130,11 @@ def _is_handler(frame: FrameType, interrupted: FrameType) -> bool:
 
 
 @contextlib.contextmanager
-def suppressed() -> Iterator[None]:
-    """Suppress any ``Exception`` of users' code in the block, but no interrupt."""
+def suppressed(*kinds: type[BaseException]) -> Iterator[None]:
+    """Suppress exceptions of these kinds in the block, but no interrupt; default: ``Exception``."""
     try:
         yield
-    except ordinary():
+    except ordinary(*kinds):
         pass
 
 

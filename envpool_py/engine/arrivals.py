@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from envpool_py.engine.states import States
 from envpool_py.env.request import ASK, ID_MASK, RESET, TOKEN_BYTES
 from envpool_py.env_ids import IdArray
+from envpool_py.interrupts import ordinary
 
 _ID_MASK = np.int64(ID_MASK)  # faster than an int
 
@@ -37,7 +38,7 @@ class Arrivals:
             tokens = np.frombuffer(data, np.int64)
             ids = tokens & _ID_MASK
             expected = self._states.tokens[ids].tobytes()  # bytes compare faster than arrays
-        except (IndexError, ValueError):
+        except ordinary(IndexError, ValueError):
             return None
         if expected != data and expected != (tokens & ~RESET).tobytes():
             return None

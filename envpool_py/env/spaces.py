@@ -358,7 +358,7 @@ def _checked(actions: Any, count: int) -> Any:
         raise TypeError(f"actions: expected {count} actions, one per env; got {got}")
     try:
         length = len(actions)
-    except TypeError:  # an array, or a tensor, of no dimension
+    except ordinary(TypeError):  # an array, or a tensor, of no dimension
         raise TypeError(f"actions: expected {count} actions, one per env; got a scalar") from None
     if length != count:
         raise ValueError(f"got {length} actions for {count} envs; pass one per env")
@@ -370,7 +370,7 @@ def _stack(leaf: Leaf, rows: Any, ids: Sequence[int]) -> Array:
     name = leaf.name("action")
     try:
         return fit(rows, (len(ids), *leaf.shape), leaf.dtype, name, "action_space")
-    except (TypeError, ValueError):
+    except ordinary(TypeError, ValueError):
         column = np.empty((len(ids), *leaf.shape), leaf.dtype)
         for k, (i, row) in enumerate(zip(ids, rows, strict=True)):
             column[k] = fit(row, leaf.shape, leaf.dtype, f"env {i}: {name}", "action_space")

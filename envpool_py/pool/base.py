@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
@@ -27,6 +26,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.env_ids import IdArray, Ids, Selection
 from envpool_py.errors import EnvError, warn
+from envpool_py.interrupts import suppressed
 from envpool_py.options import AllOptions, EnvOptions, check_timeout, split
 from envpool_py.pool import arguments, call_guard
 from envpool_py.pool.arguments import Options
@@ -124,7 +124,7 @@ class BaseVectorEnv:
             if opened is not None:
                 opened.close()
             for worker in self.workers:
-                with contextlib.suppress(Exception):  # the first error is the one to report
+                with suppressed():  # the first error is the one to report
                     worker.close()
             raise
 
@@ -593,5 +593,5 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
 def settled(pool: BaseVectorEnv) -> Iterator[StepResult]:
     """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
     while pool.waiting_id:
-        with contextlib.suppress(EnvError):
+        with suppressed(EnvError):
             yield pool.drain()

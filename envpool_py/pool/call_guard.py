@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
 from envpool_py.errors import EnvError
-from envpool_py.interrupts import is_interrupt
+from envpool_py.interrupts import is_interrupt, ordinary
 
 F = TypeVar("F", bound=Callable[..., Any])
 _CLOSED = "{} was closed while a call was under way"
@@ -72,7 +72,7 @@ def runs(frame: FrameType | None) -> bool:
     try:
         if frame is not None:
             frame.clear()
-    except RuntimeError:
+    except ordinary(RuntimeError):
         return True
     return False
 

@@ -22,6 +22,7 @@ from envpool_py.env.request import KINDS, Request
 from envpool_py.env.spaces import Array
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, warn
+from envpool_py.interrupts import ordinary
 from envpool_py.record import digest, file_format, plain_codec
 from envpool_py.record.file_format import describe
 
@@ -63,7 +64,7 @@ class Recorder:
         try:
             while data:
                 data = data[self._file.write(data) :]
-        except OSError as error:
+        except ordinary(OSError) as error:
             # A full disk must not end the run.
             self._file.close()
             text = f"record: {self._path} ends here, the pool goes on without it: {error}"

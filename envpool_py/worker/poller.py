@@ -75,7 +75,7 @@ class Poller:
 
     def forget(self, fd: int) -> None:
         self._notes.pop(fd, None)
-        with contextlib.suppress(OSError, KeyError, ValueError):  # not watched
+        with interrupts.suppressed(OSError, KeyError, ValueError):  # not watched
             self._poll.unregister(fd)
 
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:
@@ -96,7 +96,7 @@ class Poller:
         self._in_a_row = 0
         if timeout is not None:
             if 0 < timeout < _EXACT and self._second == 1:
-                with contextlib.suppress(ValueError):  # its descriptor is above 1023
+                with interrupts.suppressed(ValueError):  # its descriptor is above 1023
                     select.select([self._poll], [], [], timeout)
                     timeout = 0.0
             timeout = min(timeout, _LONGEST) * self._second
@@ -128,7 +128,7 @@ class Poller:
     def wake(self) -> None:
         """End a ``fetch`` that sleeps in another thread."""
         self.bell.put(None)
-        with contextlib.suppress(OSError, ValueError):  # closed, or not open yet
+        with interrupts.suppressed(OSError, ValueError):  # closed, or not open yet
             poll = select.poll()
             poll.register(self.theirs, select.POLLOUT)
             if poll.poll(0):  # a full pipe has already ended the sleep
@@ -174,7 +174,7 @@ class QueuePoller(Poller):
             found = self._arrived[0]
             # If an interrupt comes before this is noted, the event is handled once more.
             tokens = found if isinstance(found, bytes) else found()
-            with contextlib.suppress(IndexError):  # a signal handler has closed the pool
+            with interrupts.suppressed(IndexError):  # a signal handler has closed the pool
                 self._arrived[0] = tokens
                 # One call, so that no interrupt comes between the queue and the list.
                 chunks.extend(map(deque.popleft, (self._arrived,)))

@@ -160,7 +160,8 @@ class Supervisor:
             with self.starting(warn_of_forks=True):
                 for number, host in enumerate(self.hosts):  # noqa: B007 - for the message
                     host.start()
-        except OSError as error:
+        except ordinary(OSError) as found:
+            error: Any = found
             text = f"{error.strerror}: cannot start {host.name} {number} of {len(self.hosts)}"
             raise OSError(error.errno, f"{text}; pass a smaller {self.counted}") from error
 
