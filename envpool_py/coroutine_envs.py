@@ -89,10 +89,8 @@ def run(result: Any) -> Any:
         _waiting[thread] = result, future
         try:
             return future.result()
-        except BaseException:
-            future.cancel()
-            raise
         finally:
+            future.cancel()  # has no effect if it has ended
             del _waiting[thread]
 
 

@@ -115,9 +115,6 @@ def takes(env: Env, name: str) -> bool:
         return True
 
 
-# ------------------------------------------------------------------------------- names for records
-
-
 def attach(
     env_fn: Callable[[], Any],
     env: str | Callable[..., Any],

@@ -66,11 +66,8 @@ class EnvError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = self._original or type(self)
-        return (
-            make_error,
-            (kind, self.message, self.env_ids, self.request, self.details),
-            vars(self),
-        )
+        arguments = kind, self.message, self.env_ids, self.request, self.details
+        return make_error, arguments, vars(self)
 
 
 class EnvTimeoutError(EnvError):

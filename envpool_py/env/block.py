@@ -121,7 +121,6 @@ class Block:
 
     @staticmethod
     def position(number: int) -> Position:
-        """Return the position that a number in ``positions`` stands for."""
         resets, over = divmod(int(number), 2)
         return resets - 1, bool(over)
 

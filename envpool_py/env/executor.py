@@ -166,15 +166,13 @@ class Executor:
         return SimpleNamespace(step=self._instrumented_step)
 
     def env_spaces(self) -> EnvSpaces:
-        """Return the facts that a pool needs before the first reset."""
         obs, action = (getattr(self.env, f"{of}_space", None) for of in ("observation", "action"))
         for space in (obs, action):
             if space is not None and not isinstance(space, gym.Space):
                 kind = f"{type(self.env).__name__} has a space that is not Gymnasium's, {space!r}"
                 raise TypeError(f"{kind}{checks.OLD_GYM}")
-        return EnvSpaces(
-            obs, action, reward_shape(wrapper_layers.lookup(self.env, "reward_space", None))
-        )
+        reward = wrapper_layers.lookup(self.env, "reward_space", None)
+        return EnvSpaces(obs, action, reward_shape(reward))
 
     @property
     def _past_end(self) -> bool:
@@ -321,11 +319,8 @@ class Executor:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if is_interrupt(error):
                 self._root, self.position = root, (episode, False)
-            if (
-                type(error) is TypeError
-                and "seed" in kwargs
-                and not wrapper_layers.takes_seed(self.env)
-            ):
+            seeded = type(error) is TypeError and "seed" in kwargs
+            if seeded and not wrapper_layers.takes_seed(self.env):
                 raise TypeError(f"reset() takes no seed: {error}{checks.OLD_GYM}") from error
             raise
         if not isinstance(result, (tuple, list)) or len(result) != 2:
@@ -419,7 +414,6 @@ def claim_instance(env: Any, i: int, claimed: dict[int, int]) -> None:
 
 
 def reward_shape(space: Any) -> tuple[int, ...]:
-    """Return the shape of the rewards of an env whose ``reward_space`` is ``space``."""
     return tuple(space.shape) if isinstance(space, gym.spaces.Box) else ()
 
 

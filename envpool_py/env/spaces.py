@@ -22,6 +22,8 @@ from envpool_py.interrupts import ordinary
 
 Array: TypeAlias = "NDArray[Any]"
 
+#: The types of objects that may be stacked into one array.
+NUMERIC = (np.ndarray, np.generic, int, float, complex)
 #: Gymnasium's spaces whose values are arrays of a fixed shape.
 FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 _NUMPY_SCALARS = {np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_}
@@ -254,8 +256,7 @@ def stack_objects(values: list[Any], leaf: Leaf) -> Array:
 
     If a ``stacked`` leaf has arrays or numbers of one shape, return one array ``(k, ...)``.
     """
-    numeric = (np.ndarray, np.generic, int, float, complex)
-    if leaf.stacked and values and all(isinstance(value, numeric) for value in values):
+    if leaf.stacked and values and all(isinstance(value, NUMERIC) for value in values):
         arrays = [np.asarray(value) for value in values]
         if all(a.shape == arrays[0].shape and a.dtype.kind in "biufc" for a in arrays):
             return np.stack(arrays)

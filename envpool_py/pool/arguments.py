@@ -44,9 +44,8 @@ def got(env_fn: object) -> str:
 
 
 def check_num_envs(num_envs: int) -> int:
-    check_number("num_envs must be an int", num_envs, INTEGER)
-    if num_envs < 1:
-        raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
+    check_number("num_envs must be an int", num_envs, INTEGER)  # None is refused, too
+    check_count("num_envs", num_envs)
     return int(num_envs)
 
 

@@ -70,9 +70,8 @@ FOREIGN = {
     "vectorization_mode": "backend in envpool_py.make, or a pool class",
 }
 
-_PROCESSES = "ShmemVectorEnv and SubprocVectorEnv take it"
 #: What says how to pass an option to something that does not take it.
-_HINTS = dict.fromkeys(OF_PROCESSES, _PROCESSES) | {
+_HINTS = dict.fromkeys(OF_PROCESSES, "ShmemVectorEnv and SubprocVectorEnv take it") | {
     "num_envs": "it has one env per env_fn; envpool_py.make(env, num_envs) makes copies",
     "backend": "the class decides; envpool_py.make takes it",
     "concurrent": "for envs that wait, use ThreadVectorEnv, or backend='thread' in envpool_py.make",

@@ -79,13 +79,13 @@ def _listening(
         yield _LOOK_EVERY
         return
     poller = hosts.supervisor.poller
-    poller.bell.listener = partial(loop.call_soon_threadsafe, event.set)
+    poller.listener = partial(loop.call_soon_threadsafe, event.set)
     fd = poller.duplicate()
     if fd >= 0:
         loop.add_reader(fd, event.set)
     try:
         yield 1.0 if (poller.rings or fd >= 0) and not hosts.local else _LOOK_EVERY
     finally:
-        poller.bell.listener = None
+        poller.listener = None
         if fd >= 0:
             loop.remove_reader(fd)

@@ -28,7 +28,7 @@ def of_observations(leaves: Sequence[spaces.Leaf], parts: Sequence[Any], count: 
 
 def _object_bytes(value: Any) -> bytes:
     # Rows that were stacked into one array may have changed their dtype in the process.
-    if isinstance(value, (np.ndarray, np.generic, int, float, complex)):
+    if isinstance(value, spaces.NUMERIC):
         array = np.asarray(value)
         if array.dtype.kind in "biufc":
             return array.astype(np.complex128).tobytes()

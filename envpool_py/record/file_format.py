@@ -15,7 +15,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -71,14 +71,15 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Generator[Event,
 
     ValueError: no record, or of another version; the iterator raises it where a chunk is corrupt.
     """
-    kind, _, body = next(_chunks(Path(path)), (b"", 0, b""))
+    chunks = _chunks(Path(path))
+    kind, _, body = next(chunks, (b"", 0, b""))
     if kind != HEADER:
         raise ValueError(f"{path}: not a record of a pool, or cut off within its first chunk")
     header = json.loads(body)
     if header["version"] != VERSION:
         text = f"{path}: a record of version {header['version']}, not {VERSION}"
         raise ValueError(f"{text}; read it with the release that wrote it")
-    return header, _events(Path(path), header["num_envs"])
+    return header, _events(path, chunks, header["num_envs"])
 
 
 def count_batches(path: str | os.PathLike[str]) -> int:
@@ -90,10 +91,8 @@ def count_batches(path: str | os.PathLike[str]) -> int:
     return count
 
 
-def _events(path: Path, num_envs: int) -> Generator[Event, None, None]:
-    for kind, at, body in _chunks(path):
-        if kind == HEADER:
-            continue
+def _events(path: Any, chunks: Iterable[Any], num_envs: int) -> Generator[Event, None, None]:
+    for kind, at, body in chunks:
         try:
             ids, data = plain_codec.decode(body)
             ids = list(range(num_envs)) if ids is None else ids

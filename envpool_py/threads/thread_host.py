@@ -41,14 +41,9 @@ _WRITES_FOR = 1.0
 class ThreadEnd:
     """Both ends of the connection to a thread.
 
-    ``note`` takes tokens, or ``look``, which then handles the items.
-
-    Attributes:
-        inbox: the messages for the thread.
-        items: token, status and value of what the block cannot hold.
-        is_over: whether the thread has nothing left to do.
-        is_abandoned: whether the caller has given it up.
-        ended: always False, see ``Stream``.
+    ``note`` takes tokens, or ``look``, which then handles the ``items``: token, status and value of
+    what the block cannot hold. ``is_over``: whether the thread has nothing left to do. ``ended`` is
+    always False, see ``Stream``.
     """
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:

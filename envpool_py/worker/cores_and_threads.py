@@ -23,11 +23,9 @@ def limit_threads(num_threads: int | None) -> None:
     """
     if num_threads is None:
         return
-    for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR"):
-        os.environ.setdefault(f"{library}_NUM_THREADS", str(num_threads))
-    os.environ.setdefault("VECLIB_MAXIMUM_THREADS", str(num_threads))
-    torch = sys.modules.get("torch")
-    if torch is not None:
+    for limit in ("OMP_NUM", "OPENBLAS_NUM", "MKL_NUM", "NUMEXPR_NUM", "VECLIB_MAXIMUM"):
+        os.environ.setdefault(f"{limit}_THREADS", str(num_threads))
+    if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(num_threads)
     with contextlib.suppress(ImportError):
         # The limit holds until the process ends, because nothing restores it.

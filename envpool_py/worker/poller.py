@@ -27,32 +27,22 @@ _EXACT = 5e-3  # seconds; epoll waits for whole milliseconds, which is too long 
 _RESULTS_IN_A_ROW = 16
 
 
-class Bell(queue.SimpleQueue[Any]):
-    """A queue that calls ``listener`` after each ``put``."""
-
-    listener: Callable[[], object] | None = None
-
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        super().put(item, block, timeout)
-        if (listener := self.listener) is not None:
-            with contextlib.suppress(RuntimeError):  # its event loop was closed meanwhile
-                listener()
-
-
 class Poller:
     """Waits for the results of all processes of a pool, and for events of their descriptors.
 
-    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``. The
-    ``bell`` rings when ``wake`` is called, and if ``rings``, for each result.
+    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``.
 
     Attributes:
+        bell: a queue that gets an item when ``wake`` is called, and if ``rings``, for each result.
+        listener: called after each of these items.
         noticed: a process may have ended, and nobody has handled that yet.
     """
 
     rings = False
+    listener: Callable[[], object] | None = None
 
     def __init__(self) -> None:
-        self.bell = Bell()
+        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.noticed = False
         self._notes: dict[int, Any] = {}
         self._in_a_row = 0
@@ -125,9 +115,15 @@ class Poller:
                 self._copy = file_descriptors.claim(os.dup(self._poll.fileno()))
         return self._copy
 
+    def ring(self) -> None:
+        self.bell.put(None)
+        if (listener := self.listener) is not None:
+            with contextlib.suppress(RuntimeError):  # its event loop was closed meanwhile
+                listener()
+
     def wake(self) -> None:
         """End a ``fetch`` that sleeps in another thread."""
-        self.bell.put(None)
+        self.ring()
         with interrupts.suppressed(OSError, ValueError):  # closed, or not open yet
             poll = select.poll()
             poll.register(self.theirs, select.POLLOUT)
@@ -155,7 +151,7 @@ class QueuePoller(Poller):
     def note(self, found: bytes | Callable[[], bytes]) -> None:
         """Queue tokens, or a function that handles an event and returns its tokens."""
         self._arrived.append(found)
-        self.bell.put(None)
+        self.ring()
 
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:  # noqa: ARG002
         """Wait for results or for another event; see ``Poller``."""
@@ -180,7 +176,5 @@ class QueuePoller(Poller):
                 chunks.extend(map(deque.popleft, (self._arrived,)))
         return len(chunks) > count
 
-    def wake(self) -> None:
-        self.bell.put(None)
-
+    wake = Poller.ring
     close = wake  # ends a wait that a signal handler has interrupted to close the pool

@@ -127,9 +127,8 @@ class Supervisor:
         theirs, ours, self._memory = self._fds
         file_descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
-        shared = worker_loop.Shared(
-            may_spin, self._options, self.poller.theirs, self._memory, theirs
-        )
+        results = self.poller.theirs
+        shared = worker_loop.Shared(may_spin, self._options, results, self._memory, theirs)
         self._add_hosts(ProcessHost, self.context, shared)
 
     def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
@@ -158,11 +157,11 @@ class Supervisor:
         self._open()
         try:
             with self.starting(warn_of_forks=True):
-                for number, host in enumerate(self.hosts):  # noqa: B007 - for the message
+                for host in self.hosts:
                     host.start()
         except ordinary(OSError) as found:
             error: Any = found
-            text = f"{error.strerror}: cannot start {host.name} {number} of {len(self.hosts)}"
+            text = f"{error.strerror}: cannot start {host.name} {host.number} of {len(self.hosts)}"
             raise OSError(error.errno, f"{text}; pass a smaller {self.counted}") from error
 
     def await_started(
