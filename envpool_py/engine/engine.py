@@ -22,7 +22,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -90,21 +90,24 @@ class Engine:
             ResetNeeded, AlreadyPendingCallError, EnvError: an env accepts no step, or has failed.
             TypeError, ValueError: the actions are wrong; nothing was sent.
         """
-        return self._send_and_fetch(self.send_steps, envs, actions, resets=True)
+        self.states.check_step(envs)
+        sent = False
+        try:
+            self._send_steps(envs, actions)
+            sent = True
+            infos = self.batches.bare_infos(envs.ids.tolist())  # made while the envs step
+            return self.fetch(envs, infos)
+        except BaseException as error:
+            self._end_failed_call(envs.ids, error, sent=sent)
+            raise
 
     def reset(self, envs: Selection, requests: Sequence[Request]) -> StepResult:
         """Reset these envs, after ``claim_reset``, and wait for all of them; see ``step``."""
-        return self._send_and_fetch(self.send_resets, envs, requests, resets=False)
-
-    def _send_and_fetch(
-        self, send: Callable[[Selection, T], None], envs: Selection, values: T, *, resets: bool
-    ) -> StepResult:
         sent = False
         try:
-            send(envs, values)
+            self.send_resets(envs, requests)
             sent = True
-            infos = self.batches.bare_infos(envs.ids.tolist())  # made while the envs step
-            return self.fetch(envs, infos, resets=resets)
+            return self.fetch(envs, resets=False)
         except BaseException as error:
             self._end_failed_call(envs.ids, error, sent=sent)
             raise
@@ -112,6 +115,9 @@ class Engine:
     def send_steps(self, envs: Selection, actions: Any) -> None:
         """Send a step to each of these envs; the errors are those of ``step``."""
         self.states.check_step(envs)
+        self._send_steps(envs, actions)
+
+    def _send_steps(self, envs: Selection, actions: Any) -> None:
         rest, replaced, requests = envs, {}, None
         if self.recovery.failed:
             listed = envs.ids.tolist()

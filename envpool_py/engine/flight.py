@@ -199,12 +199,6 @@ class Flight:
                 if self.hosts.supervisor is None or not self.publish_early:
                     return
                 left = 0.0
-        self.await_event(left)
-
-    def await_event(self, left: float | None) -> None:
-        """Wait at most ``left`` seconds for an event of a process; handle ended processes."""
-        if self.closed:
-            self.refuse_if_closed()
         supervisor = self.hosts.supervisor
         if supervisor is None:
             self.hosts.closing.wait(left)

@@ -236,7 +236,7 @@ class Recovery:
                         self._try_again(i, self.failed[i], error)
                     self._tell(i)
             if all(waits):
-                self._flight.await_event(min(waits))
+                self._await_events(min(waits))
 
     def _prepare(self, i: int, failed: Failed) -> float:
         """Restart the process of failed env ``i`` if it has ended.
@@ -368,7 +368,7 @@ class Recovery:
 
     def revive(self, ids: IdArray) -> None:
         """Restart the processes of these envs that ended; ``run_jobs`` restarts no DEAD env."""
-        self._flight.await_event(0.0)
+        self._await_events(0.0)
         dead = ids[self._states.state[ids] == DEAD]
         if len(dead):
             self.restart(dead)
@@ -422,6 +422,18 @@ class Recovery:
                 supervisor.set_env_fn(i, env_fn)
         self.restart(ids)
 
+    def _await_events(self, seconds: float) -> None:
+        """Wait at most so long for an event of a process; handle processes that have ended."""
+        flight, supervisor = self._flight, self._hosts.supervisor
+        flight.refuse_if_closed()
+        if supervisor is None:
+            self._hosts.closing.wait(seconds)
+            flight.refuse_if_closed()
+        else:
+            supervisor.poller.fetch(flight.arrivals.chunks, 0, supervisor.timeout(seconds))
+            if supervisor.poller.noticed or supervisor.is_due():
+                flight.handle_ended_processes()
+
     def _answering(self, ids: IdArray) -> IdArray:
         """Return those of these envs, none in flight, whose process runs and answers.
 
@@ -429,7 +441,7 @@ class Recovery:
         an env in flight is only late: it is waited for.
         """
         hosts = self._hosts
-        self._flight.await_event(0.0)
+        self._await_events(0.0)
         usable = self._usable(ids)
         self._states.check_free(usable)
         while hosts.supervisor is not None and len(usable):
