@@ -28,7 +28,8 @@ class Arrivals:
         return np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
 
     def ids(self) -> IdArray:
-        """Return the envs whose results have arrived, in the order of arrival."""
+        """Drop stale results; return the envs whose results have arrived, in this order."""
+        self.drop_stale()
         return self.tokens() & ID_MASK
 
     def valid_ids(self) -> IdArray | None:
@@ -69,18 +70,8 @@ class Arrivals:
         tokens = self.tokens()
         self.chunks[:] = [tokens[~np.isin(tokens & ID_MASK, ids)].tobytes()]
 
-    def replied(self) -> list[int]:
-        """Return the envs whose replies have arrived."""
-        tokens = self.tokens()
-        ids: list[int] = (tokens[_are_replies(tokens)] & ID_MASK).tolist()
-        return ids
-
     def remove_replies(self) -> None:
         tokens = self.tokens()
-        replies = _are_replies(tokens)
+        replies = (tokens & ASK != 0) & (tokens >= 0)
         if replies.any():
             self.chunks[:] = [tokens[~replies].tobytes()]
-
-
-def _are_replies(tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return (tokens & ASK != 0) & (tokens >= 0)  # type: ignore[no-any-return] # NumPy's

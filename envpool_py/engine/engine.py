@@ -95,8 +95,7 @@ class Engine:
         try:
             self._send_steps(envs, actions)
             sent = True
-            # Made while the envs step.
-            infos = self.batches.bare_infos(envs.ids.tolist())
+            infos = self.batches.bare_infos(envs.ids.tolist())  # made while the envs step
             return self.fetch(envs, infos)
         except BaseException as error:
             self._end_failed_call(envs.ids, error, sent=sent)
@@ -114,6 +113,7 @@ class Engine:
             raise
 
     def send_steps(self, envs: Selection, actions: Any) -> None:
+        """Send a step to each of these envs; the errors are those of ``step``."""
         self.states.check_step(envs)
         self._send_steps(envs, actions)
 
@@ -121,14 +121,12 @@ class Engine:
         rest, replaced, requests = envs, {}, None
         if self.recovery.failed:
             listed = envs.ids.tolist()
-            if replaced := self.recovery.in_place_of_steps(listed):
+            if replaced := self.recovery.replacements(listed):
                 actions = spaces.list_actions(self.block.spec.action, actions, listed)
                 rest, actions = _without(replaced, envs, actions)
         if not self.block.put_actions(rest, actions):
             actions = spaces.list_actions(self.block.spec.action, actions, rest.ids.tolist())
             requests = [Request("step", (action,)) for action in actions]
-        if self.flight.recorder is not None:
-            self.flight.recorder.requests(rest.ids, requests)
         self.flight.send(rest, STEPPING, requests)
         if replaced:
             self.recovery.send(STEPPING, replaced)
@@ -145,13 +143,11 @@ class Engine:
         """Send a reset to each of these envs, which must accept one."""
         listed = envs.ids.tolist()
         self.flight.positions.mark_sent(listed, requests)
-        rest, replaced = envs, self.recovery.in_place_of_resets(listed, requests)
+        self.recovery.note_resets(listed, requests)
+        rest, replaced = envs, self.recovery.replacements(listed)
         if replaced:
             rest, requests = _without(replaced, envs, requests)
-        if self.flight.recorder is not None:
-            self.flight.recorder.requests(rest.ids, requests)
-        plain = not any(request.kwargs or request.error for request in requests)
-        self.flight.send(rest, RESETTING, None if plain else requests)
+        self.flight.send(rest, RESETTING, requests)
         if replaced:
             self.recovery.send(RESETTING, replaced)
 
@@ -163,9 +159,8 @@ class Engine:
         ``infos``: bare infos that were made before. ``resets``: set ``is_reset`` in the infos of
         resets. EnvError if an env raised, or its process ended.
         """
-        polls, self.flight.polls_since = self.flight.polls_since is not None, None
         while True:
-            self.flight.wait(len(envs.ids), None, envs.ids, polls=polls)
+            self.flight.wait(len(envs.ids), None, envs.ids)
             batch = self._deliver(envs, infos, resets=resets)
             if batch is not None:
                 return batch
@@ -177,14 +172,13 @@ class Engine:
         if an env raised, or its process ended.
         """
         flight, states = self.flight, self.states
-        since, flight.polls_since = flight.polls_since, None
-        polls, deadline = since is not None, None
+        deadline = None
         if timeout is not None:
-            deadline = timeout + (since or time.monotonic())
+            deadline = timeout + (flight.polls_since or time.monotonic())
         while True:
-            ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None, polls=polls)
+            ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):
-                ids = flight.wait(1, None, None, polls=polls)
+                ids = flight.wait(1, None, None)
             if self.exact:
                 ids, late = ids[:wait_num], ids[wait_num:]
                 states.unread.update(late.tolist())
@@ -209,12 +203,7 @@ class Engine:
         beside: dict[int, Beside] = {}
         if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
             marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
-            errors: dict[int, EnvError] = {}
-            for i, found in flight.items(ids, marked).items():
-                if isinstance(found, EnvError):
-                    errors[i] = found
-                else:
-                    beside[i] = found
+            beside, errors = flight.items(ids, marked)
             if errors:
                 self._handle_errors(ids, errors)
                 return None

@@ -78,7 +78,7 @@ class Call:
             if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
                 self.cancel(late=True)
                 raise TimeoutError(f"no reply after {timeout} seconds")
-            flight.advance(1, left, self.missing, recovers=False)
+            flight.advance(1, left, self.missing)
         replies = flight.replies
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
         error = combine(errors) if errors else None
@@ -90,10 +90,10 @@ class Call:
     def _take(self) -> bool:
         """Take the replies that have arrived; return whether some are missing."""
         flight = self._flight
-        flight.arrivals.drop_stale()
-        for i in self.missing.intersection(flight.arrivals.replied()):
-            if flight.replies[i] is None:
-                token = int(self._tokens[i])
+        arrived = set(flight.arrivals.tokens().tolist())
+        for i in self.missing:
+            token = int(self._tokens[i])
+            if flight.replies[i] is None and token in arrived:
                 flight.replies[i] = flight.hosts.of(i).item(token, self._kinds[i])
         self.missing = {i for i in self.missing if flight.replies[i] is None}
         return bool(self.missing)
@@ -109,12 +109,8 @@ class Call:
         with interrupts.deferred():
             flight.settle()
             flight.states.tokens[list(missing)] += GENERATION
-            failed = missing
-            if not flight.closed and missing:
-                carried_out = flight.hosts.cancel(missing)
-                failed = missing - carried_out if late else missing
-                flight.arrivals.drop_stale()
-            self._end(failed)
+            carried_out = flight.hosts.cancel(missing)
+            self._end(missing - carried_out if late else missing)
 
     def _end(self, failed: Collection[int]) -> None:
         for i in self._flight.replies:

@@ -69,8 +69,6 @@ class Recovering(Protocol):
 
     def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool: ...
 
-    def handles_end_of(self, i: int) -> bool: ...
-
     def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
 
     def run_jobs(self, left: float | None) -> float | None: ...
@@ -85,7 +83,7 @@ class Flight:
         replies: the envs with a request without a row, and their replies; None: not yet known.
         replies_since: when these requests were sent.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
-        polls_since: when the wait of an event loop began; the next wait then raises ``NotYet``.
+        polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
         awaiting: the task of the event loop that waits, or waited last.
         recorder: writes down every request and every result; None without ``record=``.
         recovery: handles failed envs.
@@ -113,9 +111,16 @@ class Flight:
         self.positions = Positions(block)
 
     def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
-        """Send a step or a reset to each of these envs; requests with arguments are pickled."""
+        """Send a step or a reset to each of these envs; requests with arguments are pickled.
+
+        ``requests`` is None for steps whose actions are in the block.
+        """
         if self.replies:  # of a call whose end two interrupts have prevented
             self.replies = {}
+        if self.recorder is not None:
+            self.recorder.requests(envs.ids, requests)
+        if state == RESETTING and not any(one.kwargs or one.error for one in requests or ()):
+            requests = None  # plain resets are sent as their tokens
         tokens = self.states.tokens
         if requests is not None:
             messages = self.hosts.prepare_requests(envs.ids, tokens, requests)
@@ -137,13 +142,10 @@ class Flight:
             self.recorder.requests(np.array([i]), [request])
         self.hosts.of(i).prepare_requests([(int(self.states.tokens[i]), request)])()
 
-    def wait(
-        self, goal: int, deadline: float | None, only: IdArray | None, *, polls: bool = False
-    ) -> IdArray:
+    def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
         """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
 
-        Return the envs whose results have arrived, in the order of arrival. ``polls``: raise NotYet
-        in place of waiting.
+        Return the envs whose results have arrived, in the order of arrival.
         """
         arrivals, chunks = self.arrivals, self.arrivals.chunks
         wanted: set[int] | None = None
@@ -168,31 +170,36 @@ class Flight:
                     missing = len(wanted.difference(ids.tolist()))
                     if not missing:
                         return ids
-                (self._poll if polls else self.advance)(missing, left, wanted)
+                (self._poll if self.polls_since else self.advance)(missing, left, wanted)
         except NotYet:
             raise
         except BaseException:
             self.settle()
             raise
 
-    def advance(
-        self, missing: int, left: float | None, wanted: set[int] | None, *, recovers: bool = True
-    ) -> None:
+    def advance(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
         """Step the envs of this process, or wait at most ``left`` seconds for an event.
 
         ``missing``: the number of results still to wait for, including those of ``wanted``.
-        ``recovers``: recreate failed envs in flight; False if recovery itself may be the caller.
         """
         if self.closed:
             self.refuse_if_closed()
-        chunks, supervisor = self.arrivals.chunks, self.hosts.supervisor
-        if recovers and self.recovery.failed:
+        chunks = self.arrivals.chunks
+        if self.recovery.failed and not self.replies:  # else recovery may be the caller
             count = len(chunks)
             left = self.recovery.run_jobs(left)
             if len(chunks) != count:
                 return
-        if self.hosts.local and self._step_here(missing, left, wanted):
-            return
+        if self.hosts.local:
+            (host,) = self.hosts.local  # there is never more than one
+            seconds = left
+            if self.hosts.supervisor is not None:
+                missing, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
+            if host.run(chunks, missing, seconds, wanted):
+                if self.hosts.supervisor is None or not self.publish_early:
+                    return
+                left = 0.0
+        supervisor = self.hosts.supervisor
         if supervisor is None:
             self.hosts.closing.wait(left)
             return
@@ -200,25 +207,11 @@ class Flight:
             if supervisor.timed:
                 left = supervisor.timeout(left)
             left = HANGS_AFTER if left is None else min(left, HANGS_AFTER)
-            supervisor.poller.fetch(chunks, self.hosts.spin_for, left)
+            supervisor.poller.fetch(self.arrivals.chunks, self.hosts.spin_for if left else 0, left)
         if supervisor.poller.noticed or (supervisor.timed and supervisor.is_due()):
             self.handle_ended_processes()
         if time.monotonic() > self._next_look:
             self._log_hanging()
-
-    def _step_here(self, missing: int, left: float | None, wanted: set[int] | None) -> bool:
-        """Step envs of this process; return whether any was stepped."""
-        chunks, supervisor, seconds = self.arrivals.chunks, self.hosts.supervisor, left
-        if supervisor is not None:
-            missing, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
-        (host,) = self.hosts.local  # there is never more than one
-        if not host.run(chunks, missing, seconds, wanted):
-            return False
-        if supervisor is not None and self.publish_early:
-            supervisor.poller.fetch(chunks, 0.0, 0.0)
-            if supervisor.poller.noticed or (supervisor.timed and supervisor.is_due()):
-                self.handle_ended_processes()
-        return True
 
     def _poll(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
         """Do what ``advance`` does without waiting, then raise NotYet."""
@@ -255,22 +248,24 @@ class Flight:
 
     def items(
         self, ids: IdArray, marked: Sequence[tuple[int, int]]
-    ) -> dict[int, Beside | EnvError]:
-        """Return, for the envs at the ``marked`` places, the values beside rows, or errors.
+    ) -> tuple[dict[int, Beside], dict[int, EnvError]]:
+        """Return, for the envs at the ``marked`` places, the values beside rows, and the errors.
 
         They are kept until ``forget_items``.
         """
-        found: dict[int, Beside | EnvError] = {}
+        beside: dict[int, Beside] = {}
+        errors: dict[int, EnvError] = {}
         for k, mark in marked:
             if mark & BESIDE:
                 i = int(ids[k])
                 token = int(self.states.tokens[i])
-                if token in self.errors:
-                    found[i] = self.errors[token]
+                kind = "reset" if self.states.state[i] == RESETTING else "step"
+                found = self.errors.get(token) or self.hosts.of(i).item(token, kind)
+                if isinstance(found, EnvError):
+                    errors[i] = found
                 else:
-                    kind = "reset" if self.states.state[i] == RESETTING else "step"
-                    found[i] = self.hosts.of(i).item(token, kind)
-        return found
+                    beside[i] = found
+        return beside, errors
 
     def forget_items(self, ids: Iterable[int]) -> None:
         for i in ids:
@@ -295,28 +290,24 @@ class Flight:
         with interrupts.deferred():
             cancelled = ids[self.states.in_flight()[ids]]
             self.states.recount()
-            if len(cancelled):
-                self._cancel(cancelled)
-
-    def _cancel(self, cancelled: IdArray) -> None:
-        listed = cancelled.tolist()
-        self.arrivals.drop_stale()
-        arrived = self.arrivals.ids()
-        arrived = arrived[np.isin(arrived, cancelled)]
-        found: dict[int, Beside | EnvError] = {}
-        if self.recovery.enabled:
-            marked = [(k, self.block.mark.item(i)) for k, i in enumerate(arrived.tolist())]
-            found = self.items(arrived, marked)
-        errors = {i: value for i, value in found.items() if isinstance(value, EnvError)}
-        self.forget_items(listed)
-        self.states.mark_cancelled(cancelled)
-        carried_out = self.hosts.cancel(set(listed)).union(arrived.tolist())
-        self.arrivals.drop_stale()
-        for i in listed:
-            self.positions.mark_cancelled(i, carried_out=i in carried_out)
-        if self.recorder is not None:
-            self.recorder.cancelled(listed, [i in carried_out for i in listed])
-        self.recovery.cancelled(listed, errors)
+            if not len(cancelled):
+                return
+            listed = cancelled.tolist()
+            arrived = self.arrivals.ids()
+            arrived = arrived[np.isin(arrived, cancelled)]
+            errors: dict[int, EnvError] = {}
+            if self.recovery.enabled:
+                marked = [(k, self.block.mark.item(i)) for k, i in enumerate(arrived.tolist())]
+                _, errors = self.items(arrived, marked)
+            self.forget_items(listed)
+            self.states.mark_cancelled(cancelled)
+            carried_out = self.hosts.cancel(set(listed)).union(arrived.tolist())
+            self.arrivals.drop_stale()
+            for i in listed:
+                self.positions.mark_cancelled(i, carried_out=i in carried_out)
+            if self.recorder is not None:
+                self.recorder.cancelled(listed, [i in carried_out for i in listed])
+            self.recovery.cancelled(listed, errors)
 
     def handle_ended_processes(self) -> None:
         """Handle processes that have ended, and envs that exceed ``step_timeout``.
@@ -327,19 +318,14 @@ class Flight:
         if (supervisor := self.hosts.supervisor) is None:
             return
         with interrupts.deferred():
-            self.arrivals.drop_stale()
             for late in supervisor.enforce_deadlines():
                 self._fail_env(late.env_id, late)
             for host in supervisor.hosts:
                 if not host.reap():
                     continue
                 supervisor.poller.collect(self.arrivals.chunks)
-                self.arrivals.drop_stale()
                 for i in host.ids:
-                    if self.replies.get(i, self) is None:
-                        self.replies[i] = host.death_of(i)
-                    if i not in self.states.deaths and not self.recovery.handles_end_of(i):
-                        self._fail_env(i, host.death_of(i), died=True)
+                    self._fail_env(i, host.death_of(i), died=True)
             supervisor.poller.noticed = False
 
     def _fail_env(self, i: int, error: EnvError, *, died: bool = False) -> None:
@@ -349,6 +335,8 @@ class Flight:
         """
         if self.replies.get(i, self) is None:
             self.replies[i] = error
+        if died and i in self.states.deaths:  # it was handled
+            return
         in_flight = self.states.in_flight()[i] and i not in self.replies  # else recovery asks
         unanswered = bool(in_flight) and i not in self.arrivals.ids()
         if unanswered:

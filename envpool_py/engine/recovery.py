@@ -42,9 +42,9 @@ from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.interrupts import ordinary
 from envpool_py.options import NEXT_STEP, AllOptions
-from envpool_py.worker import supervisor
 from envpool_py.worker.host import Life
 from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.supervisor import GRACE
 
 _LOGGER = logging.getLogger("envpool_py")
 # Between the text of the first failure and that of a later one, in the error of one row.
@@ -109,9 +109,10 @@ class Recovery:
 
         ``in_flight``: the env failed in its request in flight, which another one replaces.
         """
-        known = self.failed.get(i)
         if not self.enabled:
             return False
+        known = self.failed.get(i)
+        due: float | None
         if known is not None and not known.recreated:  # its process has ended, too
             if known.request is not None or not in_flight:
                 return True
@@ -119,12 +120,12 @@ class Recovery:
         else:
             if known is not None and known.is_unconfirmed and error.request == "env_fn":
                 self._hosts.restarts[i] -= 1
-            counted = self._count(i, error, works=self._flight.positions.of(i)[0] >= 0)
-            if counted is None:
-                return False
-            due = counted
-        request = self._request_after(i, error) if in_flight else None
+            due = self._count(i, error, works=self._flight.positions.of(i)[0] >= 0)
+        if due is None:
+            return False
+        request = None
         if in_flight:
+            request = self._request_after(i, error)
             if self._flight.recorder is not None:
                 self._flight.recorder.failed({i: error}, raised=False)
             self._flight.drop_result(i)
@@ -143,11 +144,6 @@ class Recovery:
             error.message = policy.raised_message(self._options, failures, error.message)
         return None
 
-    def handles_end_of(self, i: int) -> bool:
-        """Whether the end of env ``i``'s process changes nothing: it is to be recreated anyway."""
-        failed = self.failed.get(i)
-        return i in self._unconfigured or (failed is not None and not failed.recreated)
-
     def _request_after(self, i: int, error: EnvError) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
         known, text = self.failed.get(i), error.text
@@ -161,21 +157,16 @@ class Recovery:
             return Request("reset", error=text)
         return Request("lost_step", (self._flight.batches.last_obs(i),), error=text)
 
-    def in_place_of_steps(self, ids: Sequence[int]) -> dict[int, Request]:
-        """Return the requests to send to those of these envs that failed while idle."""
-        return {i: self._request_after(i, self.failed[i].error) for i in ids if i in self.failed}
+    def note_resets(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
+        """Note the resets that are about to be sent."""
+        if self.enabled:
+            self._resets.update(zip(ids, requests, strict=True))
 
-    def in_place_of_resets(
-        self, ids: Sequence[int], requests: Sequence[Request]
-    ) -> dict[int, Request]:
-        """Return the resets to send to those of these envs that failed; note all resets."""
+    def replacements(self, ids: Sequence[int]) -> dict[int, Request]:
+        """Return the requests to send to those of these envs that failed while idle."""
         if not self.enabled:
             return {}
-        resets = dict(zip(ids, requests, strict=True))
-        failed = {i: self.failed[i].error.text for i in ids if i in self.failed}
-        replaced = {i: resets[i]._replace(error=text) for i, text in failed.items()}
-        self._resets.update(resets | replaced)
-        return replaced
+        return {i: self._request_after(i, self.failed[i].error) for i in ids if i in self.failed}
 
     def send(self, state: int, requests: Mapping[int, Request]) -> None:
         """Send these requests to envs that failed, now or when they are recreated."""
@@ -258,7 +249,8 @@ class Recovery:
             return math.inf
         if (wait := failed.due - time.monotonic()) > 0:
             return wait
-        if host.life is Life.RUNNING or not isinstance(host, ProcessHost):
+        supervisor = self._hosts.supervisor
+        if host.life is Life.RUNNING or supervisor is None or not isinstance(host, ProcessHost):
             return 0.0
         # ENDED: either its restart has failed, or it is to be restarted now.
         if i in self._unconfigured:
@@ -266,7 +258,7 @@ class Recovery:
         else:
             try:
                 self._unconfigured.update(host.ids)
-                self._hosts.restart(host)
+                supervisor.restart(host)
             except OSError as error:
                 failure = env_error(error, i, "restart")
             else:
@@ -303,8 +295,7 @@ class Recovery:
 
     def _recreate(self, ids: Sequence[int], *, by_hand: bool = False) -> None:
         """Recreate these idle envs, unless their new process has made them, and configure them."""
-        requests = [self._configuring(i, recreate=i not in self._unconfigured) for i in ids]
-        ask(self._flight, np.array(ids, dtype=np.intp), requests, observed=False)
+        requests = self.configure(ids, recreate=self._unconfigured.isdisjoint(ids))
         with interrupts.deferred():
             for i, request in zip(ids, requests, strict=True):
                 self._note_recreated(i, request)
@@ -343,10 +334,11 @@ class Recovery:
             if self._options.on_restart is not None:
                 self._options.on_restart(i, failed.error)
 
-    def configure(self, ids: Sequence[int], **changes: object) -> None:
+    def configure(self, ids: Sequence[int], **changes: object) -> list[Request]:
         """Send these envs the options of the pool and their positions, and wait for the replies."""
         requests = [self._configuring(i, **changes) for i in ids]
         ask(self._flight, np.array(ids, dtype=np.intp), requests, observed=False)
+        return requests
 
     def _configuring(self, i: int, **changes: object) -> Request:
         """Return the request that tells env ``i`` the options of the pool and where it goes on."""
@@ -386,11 +378,8 @@ class Recovery:
 
         EnvError if an env_fn raised, or a process ended while it started.
         """
-        self._await_events(0.0)
-        self._states.check_free(self._usable(ids))
-        self._end_hung(self._usable(ids))
+        usable = self._answering(ids)
         with interrupts.deferred():
-            usable = self._usable(ids)
             self._states.mark_cancelled(usable)  # they need a reset, even after an interrupt
             ended = {self._hosts.of(i) for i in np.setdiff1d(ids, usable).tolist()}
             todo = [i for host in ended for i in host.ids]
@@ -418,12 +407,8 @@ class Recovery:
         EnvError if an env_fn raises or makes an env with other spaces: that env then needs an
         env_fn that fits.
         """
-        hosts, recorder = self._hosts, self._flight.recorder
-        self._await_events(0.0)
-        usable = self._usable(ids)
-        self._states.check_free(usable)
-        self._end_hung(usable)
-        usable = self._usable(ids)
+        supervisor, recorder = self._hosts.supervisor, self._flight.recorder
+        usable = self._answering(ids)
         request_of = {
             i: Request("env_fn", (fn,)) for i, fn in zip(ids.tolist(), env_fns, strict=True)
         }
@@ -433,33 +418,38 @@ class Recovery:
         if recorder is not None and (note := recorder.asks(rest, [request_of[i] for i in rest])):
             note(())
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
-            hosts.set_env_fn(i, env_fn)
+            if supervisor is not None:
+                supervisor.set_env_fn(i, env_fn)
         self.restart(ids)
 
     def _await_events(self, seconds: float) -> None:
         """Wait at most so long for an event of a process; handle processes that have ended."""
-        flight, watcher = self._flight, self._hosts.supervisor
+        flight, supervisor = self._flight, self._hosts.supervisor
         flight.refuse_if_closed()
-        if watcher is None:
+        if supervisor is None:
             self._hosts.closing.wait(seconds)
             flight.refuse_if_closed()
         else:
-            watcher.poller.fetch(flight.arrivals.chunks, 0, watcher.timeout(seconds))
-            if watcher.poller.noticed or watcher.is_due():
+            supervisor.poller.fetch(flight.arrivals.chunks, 0, supervisor.timeout(seconds))
+            if supervisor.poller.noticed or supervisor.is_due():
                 flight.handle_ended_processes()
-            flight.arrivals.drop_stale()
 
-    def _end_hung(self, ids: IdArray) -> None:
-        """Kill the processes of these envs that do not answer: they carry out a cancelled step.
+    def _answering(self, ids: IdArray) -> IdArray:
+        """Return those of these envs, none in flight, whose process runs and answers.
 
-        A process that steps an env in flight is only late: it is waited for.
+        A process that carries out a cancelled step does not answer, and is killed. One that steps
+        an env in flight is only late: it is waited for.
         """
         hosts = self._hosts
-        while hosts.supervisor is not None and len(ids):
-            call = Call(self._flight, ids, [_PING] * len(ids), observed=False)
+        self._await_events(0.0)
+        usable = self._usable(ids)
+        self._states.check_free(usable)
+        while hosts.supervisor is not None and len(usable):
+            call = Call(self._flight, usable, [_PING] * len(usable), observed=False)
             try:
                 call.send()
-                call.wait(supervisor.GRACE)
+                call.wait(GRACE)
+                break
             except ordinary(TimeoutError):
                 in_flight = self._states.in_flight()
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]
@@ -473,8 +463,7 @@ class Recovery:
                 self._flight.handle_ended_processes()
             except ordinary(EnvError):
                 pass  # a process has ended: it is restarted
-            else:
-                return
             finally:
                 call.cancel()
-            ids = self._usable(ids)
+            usable = self._usable(usable)
+        return usable

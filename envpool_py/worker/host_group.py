@@ -24,7 +24,6 @@ from envpool_py.worker.custom_worker_host import CustomWorkerHost
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.host import Host, Send
 from envpool_py.worker.inline_host import InlineHost
-from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.supervisor import Supervisor
 
 #: Seconds for which the caller spins for results before it sleeps, if it has its own core.
@@ -100,19 +99,8 @@ class HostGroup:
     def of(self, i: int) -> Host:
         return self.all[int(self._home[i])]
 
-    def restart(self, host: ProcessHost) -> None:
-        """Restart an ended process and return while it makes its envs; OSError if that fails."""
-        assert self.supervisor is not None  # noqa: S101 - it has started the process
-        self.supervisor.restart(host)
-
-    def set_env_fn(self, i: int, env_fn: Callable[[], object]) -> None:
-        """Make env ``i`` by this env_fn when its process is restarted."""
-        host = self.of(i)
-        if self.supervisor is not None and isinstance(host, ProcessHost):
-            self.supervisor.set_env_fn(host, i, env_fn)
-
     def prepare_tokens(
-        self, index: Any, tokens: spaces.Array, *, reset: bool, publish_early: bool
+        self, index: slice | IdArray, tokens: spaces.Array, *, reset: bool, publish_early: bool
     ) -> list[Send]:
         """Prepare to send steps, or plain resets, to these envs, a message for each host.
 

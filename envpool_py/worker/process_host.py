@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from envpool_py import errors, interrupts
 from envpool_py.env import failures, shared_memory
-from envpool_py.env.block import Block
+from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
@@ -103,8 +103,9 @@ class ProcessHost:
         self.stream: Any = None
         self._death_fd = self.stacks = -1
 
-    def start(self, *, again: bool = False) -> None:
+    def start(self) -> None:
         """Start the process and return while it makes its envs; OSError if that fails."""
+        again = self.life is Life.ENDED
         if again:  # the envs must have the spaces that they had at first
             self._old_spaces = self._old_spaces or self.spaces
         self.spaces, self.exit, self.sent = {}, None, 0
@@ -247,14 +248,14 @@ class ProcessHost:
         self._poller.noticed = True
         self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
 
-    def item(self, token: int, kind: str) -> Any:
+    def item(self, token: int, kind: str) -> Beside | EnvError:
         i, key = token & ID_MASK, token & _KEY
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
                 self.kill(_UNREADABLE)
                 return self.error_of(i)
         status, data = self.items[key][1]
-        found = self._unpack(i, status, data, kind)
+        found: Beside | EnvError | None = self._unpack(i, status, data, kind)
         return self.error_of(i) if found is None else found  # an error may be false: `__len__`
 
     def forget_item(self, token: int) -> None:
@@ -322,11 +323,9 @@ class ProcessHost:
                 while self.read():
                     pass
                 found = self._free()
-                if self.exit is None:
-                    self.exit = found
-                elif not self.exit.reason:
-                    self.exit = self.exit._replace(reason=found.reason)
-                self.exit = self.exit._replace(stack=found.stack)
+                known = self.exit or found
+                reason = known.reason or found.reason
+                self.exit = known._replace(reason=reason, stack=found.stack)
                 self.deadline, self.life = math.inf, Life.ENDED  # STARTING | RUNNING -> ENDED
         return self.life is Life.ENDED
 

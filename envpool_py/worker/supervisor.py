@@ -137,9 +137,11 @@ class Supervisor:
             host = kind(number, share.tolist(), env_fns, context, shared, self.poller)
             self.hosts.append(host)
 
-    def set_env_fn(self, host: ProcessHost, i: int, env_fn: Callable[[], object]) -> None:
+    def set_env_fn(self, i: int, env_fn: Callable[[], object]) -> None:
         """Make env ``i`` by this env_fn when its process is restarted."""
-        host.env_fns[host.ids.index(i)] = self._packed(env_fn, i)
+        for host in self.hosts:
+            if i in host.ids:  # else this process steps the env
+                host.env_fns[host.ids.index(i)] = self._packed(env_fn, i)
 
     def _packed(self, env_fn: Callable[[], object], i: int) -> Any:
         """Pickle the ``env_fn`` of env ``i`` for another program; may raise EnvError."""
@@ -208,7 +210,7 @@ class Supervisor:
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
         with self.starting(warn_of_forks=False):
-            host.start(again=True)
+            host.start()
             host.attach(self._block)
         self.timed = True
 
