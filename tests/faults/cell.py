@@ -66,7 +66,7 @@ class Cell(logging.Handler):
         kind, options, shared = pools[backend]
         if row.place == "close of the pool":
             options = {**options, **shared}
-        self.make_pool = functools.partial(kind, **options, **row.options(on_error))
+        self.make_pool = functools.partial(kind, **options, **row.options(backend, on_error))
 
     # What arrives.
 
@@ -74,10 +74,10 @@ class Cell(logging.Handler):
         self.lines.append(f"logged: {record.getMessage()}")
 
     def warned(self, message, category, *_, **__):
-        if "multi-threaded" not in str(message):
+        del category
+        if re.search(r"\benvs? \d", str(message)):  # others warn of their own things
             (self.folder / "told").touch()
             self.lines.append(f"warned: {message}")
-        del category
 
     @contextlib.contextmanager
     def raised(self):
@@ -102,10 +102,12 @@ class Cell(logging.Handler):
         logger = logging.getLogger("envpool_py")
         logger.addHandler(self)
         propagate, logger.propagate = logger.propagate, False
-        constants = (supervisor, "GRACE"), (thread_host, "GRACE"), (process_host, "SLOW_START")
+        constants = [(supervisor, "GRACE"), (thread_host, "GRACE")]
+        if (self.row.place, self.row.fault) == ("env_fn", "hangs"):
+            constants.append((process_host, "SLOW_START"))
         before = [getattr(*constant) for constant in constants]
-        for constant, value in zip(constants, (0.5, 0.5, 0.5), strict=True):
-            setattr(*constant, value)
+        for constant in constants:
+            setattr(*constant, 5 if self.backend == table.RAY else 0.5)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always")
