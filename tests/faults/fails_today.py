@@ -260,4 +260,8 @@ FAILS_TODAY = {
     ("close of the pool", "forks, exec fails", "shared memory", "restart"): "14, sometimes",
     ("close of the pool", "forks, child goes on", "in process", "raise"): "14",
     ("close of the pool", "forks, child goes on", "in process", "restart"): "14",
+    ("env_fn", "forks, child raises", "shared memory", "raise"): "14, sometimes",
+    ("env_fn", "forks, child exits", "shared memory", "raise"): "14, sometimes",
+    ("env_fn", "forks, exec fails", "shared memory", "raise"): "14, sometimes",
+    ("close after a crash", "hangs", "Ray", "raise"): "11",
 }

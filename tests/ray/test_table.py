@@ -4,6 +4,7 @@ import pytest
 
 from tests.faults import cell, table
 from tests.faults.test_table import cells
+from tests.ray.cluster import idle
 from tests.ray.plugin import PLACE
 
 ALONE = PLACE.options | {"envs_per_actor": 1}
@@ -20,5 +21,6 @@ CASES = [
 
 @pytest.mark.parametrize(("row", "backend", "on_error"), CASES)
 def test_a_cell_of_the_table_on_ray(row, backend, on_error, tmp_path):
+    idle.clear()  # an actor of the cell before may be about to end
     problems = cell.Cell(row, backend, on_error, tmp_path, POOLS).run()
     assert not problems, "\n".join(problems)
