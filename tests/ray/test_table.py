@@ -1,0 +1,26 @@
+"""The table of `tests.faults.table` on Ray: a sixth of it, the rest with the soaks."""
+
+import pytest
+
+from tests.faults import cell, table
+from tests.faults.test_table import cells
+from tests.ray.cluster import idle
+from tests.ray.plugin import PLACE
+
+ALONE = PLACE.options | {"envs_per_actor": 1}
+POOLS = {table.RAY: (PLACE.pool, ALONE, {"envs_per_actor": cell.NUM})}
+
+CASES = [
+    pytest.param(
+        *case.values, id=case.id, marks=[*marks, *([pytest.mark.soak] if number % 6 else [])]
+    )
+    for number, case in enumerate(cells((table.RAY,)))
+    for marks in [[mark for mark in case.marks if mark.name == "xfail"]]
+]
+
+
+@pytest.mark.parametrize(("row", "backend", "on_error"), CASES)
+def test_a_cell_of_the_table_on_ray(row, backend, on_error, tmp_path):
+    idle.clear()  # an actor of the cell before may be about to end
+    problems = cell.Cell(row, backend, on_error, tmp_path, POOLS).run()
+    assert not problems, "\n".join(problems)
