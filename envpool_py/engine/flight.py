@@ -148,6 +148,8 @@ class Flight:
         Return the envs whose results have arrived, in the order of arrival.
         """
         arrivals, chunks = self.arrivals, self.arrivals.chunks
+        if self.replies and not self.states.held:
+            self.replies = {}  # of a call whose end two interrupts have prevented
         wanted: set[int] | None = None
         if only is not None and self.states.num_in_flight != len(only):
             wanted = set(only.tolist())
@@ -170,7 +172,8 @@ class Flight:
                     missing = len(wanted.difference(ids.tolist()))
                     if not missing:
                         return ids
-                (self._poll if self.polls_since else self.advance)(missing, left, wanted)
+                polls = self.polls_since and self.awaiting
+                (self._poll if polls else self.advance)(missing, left, wanted)
         except NotYet:
             raise
         except BaseException:
@@ -211,7 +214,7 @@ class Flight:
         if supervisor.poller.noticed or (supervisor.timed and supervisor.is_due()):
             self.handle_ended_processes()
         if time.monotonic() > self._next_look:
-            self._log_hanging()
+            self._look()
 
     def _poll(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
         """Do what ``advance`` does without waiting, then raise NotYet."""
@@ -223,16 +226,29 @@ class Flight:
         found = b"".join(self.arrivals.chunks) != before
         raise NotYet(0.0 if found else 1.0 if left is None else min(left, 1.0))
 
-    def _log_hanging(self) -> None:
-        """Name, once, the envs in worker processes whose requests have no answer for long."""
+    def _look(self) -> None:
+        """Log the envs in worker processes that have no answer for long, each once.
+
+        Envs that wait for another one in their process are named apart. Also end processes whose
+        env is recreated for too long.
+        """
+        if (supervisor := self.hosts.supervisor) is None:
+            return
+        if supervisor.is_due():
+            self.handle_ended_processes()
         late = self.states.sent_before(time.monotonic_ns() - int(HANGS_AFTER * 1e9))
         late -= set(self.arrivals.ids().tolist())
         if time.monotonic() > self.replies_since + HANGS_AFTER:
             late |= {i for i, reply in self.replies.items() if reply is None}
         late -= {i for host in self.hosts.local for i in host.ids}
         if late - self._hanging:
-            text = "%s: no result for %d seconds; with step_timeout= this would be an error"
-            _LOGGER.warning(text, name_ids(sorted(late)), HANGS_AFTER)
+            begun = late & supervisor.begun(late)
+            text = f"{name_ids(sorted(begun or late))}: no result for {HANGS_AFTER:g} seconds"
+            if begun and late - begun:
+                text += f"; {name_ids(sorted(late - begun))} in the same process: waiting"
+            if not supervisor.has_step_timeout:
+                text += "; with step_timeout= this would be an error"
+            _LOGGER.warning(text)
         self._hanging = late
         self._next_look = time.monotonic() + HANGS_AFTER / 10
 

@@ -35,11 +35,11 @@ from envpool_py import interrupts
 from envpool_py.engine import policy
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
-from envpool_py.engine.states import DEAD, RESTARTED
+from envpool_py.engine.states import DEAD, RESETTING, RESTARTED
 from envpool_py.env.failures import env_error
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, name_ids
+from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, name_ids
 from envpool_py.interrupts import ordinary
 from envpool_py.options import NEXT_STEP, AllOptions
 from envpool_py.worker.host import Life
@@ -120,7 +120,7 @@ class Recovery:
         else:
             if known is not None and known.is_unconfirmed and error.request == "env_fn":
                 self._hosts.restarts[i] -= 1
-            due = self._count(i, error, works=self._flight.positions.of(i)[0] >= 0)
+            due = self._count(i, error, works=self._works(i))
         if due is None:
             return False
         request = None
@@ -131,6 +131,15 @@ class Recovery:
             self._flight.drop_result(i)
         self.failed[i] = Failed(error, due, request)
         return True
+
+    def _works(self, i: int) -> bool:
+        """Whether an error of env ``i`` may be one of the moment: code and arguments may be right.
+
+        So it is once any env has completed a reset, and while others are in their first one.
+        """
+        states = self._states.state
+        others = (j for j, failures in enumerate(self._failures) if j != i and not failures)
+        return any(self._flight.block.positions) or any(states[j] == RESETTING for j in others)
 
     def _count(self, i: int, error: EnvError, *, works: bool = True) -> float | None:
         """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
@@ -390,7 +399,12 @@ class Recovery:
                     self.failed[i] = Failed(error, 0.0, by_hand=True)
         self.recreate_idle([i for i in todo if self.failed[i].by_hand])
         if len(usable):
-            self._recreate(usable.tolist(), by_hand=True)
+            try:
+                self._recreate(usable.tolist(), by_hand=True)
+            except (EnvTimeoutError, WorkerDiedError) as error:
+                if interrupts.is_interrupt(error):
+                    raise
+                self.restart(usable)  # in new processes: the ``close`` of an old env hung, or died
 
     def _usable(self, ids: IdArray) -> IdArray:
         """Return those of these envs whose process runs and is configured."""

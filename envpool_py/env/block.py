@@ -42,7 +42,7 @@ class Spec(NamedTuple):
     """The description of a block that determines its fields; picklable.
 
     ``obs`` and ``action`` are layouts, see ``spaces``. ``finals``: the block also holds final
-    observations. ``timed``: each env has a heartbeat. ``measured``: steps are timed.
+    observations. ``timed``: steps have a timeout. ``measured``: steps are timed.
     """
 
     num_envs: int
@@ -144,7 +144,7 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
         ("info rows", (n * info_codec.ROW_BYTES,), "u1"),
         ("info tables", (n * info_codec.TABLE_BYTES,), "u1"),
         ("positions", (n,), "i8"),
-        ("heartbeats", (n if spec.timed else 0, heartbeat.NUMBERS), "i8"),
+        ("heartbeats", (n, heartbeat.NUMBERS), "i8"),
         ("times", (n if spec.measured else 0, step_times.NUMBERS), "i8"),
     ]
     fields, offset = [], 0

@@ -73,6 +73,7 @@ class Executor:
         self.inner = ""
         self.times: StepTimes | None = None
         self.heartbeat = Heartbeat()
+        self.env_id = 0
         self._make()
         self._spaces = self.env_spaces()
         self.configure()
@@ -143,7 +144,8 @@ class Executor:
             self.to_check -= {checks.ON_RESET, checks.ON_STEP}
 
     def _recreate(self) -> None:
-        with suppressed():
+        self.heartbeat.begin(self.env_id, recreates=True)
+        with suppressed(Exception, SystemExit):
             self._close_env()
         self._is_new = True  # and closed, until there is a new one
         self.inner = "env_fn"
@@ -154,6 +156,7 @@ class Executor:
                 self._close_env()
             raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
         self.inner = ""
+        self.heartbeat.begin(self.env_id)
 
     @property
     def stepper(self) -> Any:
@@ -266,7 +269,6 @@ class Executor:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
         if request.before is not None:
             self(request.before)
-            self.heartbeat.begin(self.env_id)
         if request.kind == "lost_step":
             return self.lost_step(request.args[0], request.error)
         row = getattr(self, request.kind)(*request.args, **request.kwargs)

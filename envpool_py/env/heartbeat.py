@@ -15,31 +15,46 @@ from envpool_py.env.spaces import Array
 NUMBERS = 4
 
 
+def _pass() -> None:
+    """Do nothing."""
+
+
 class Heartbeat:
     """Writes the heartbeat of the thread that makes it.
 
     ``row``, int64 ``(NUMBERS,)``, is None if nobody reads it. ``enter`` is called when code of the
-    env is about to run, ``leave`` when it has returned.
+    env is about to run, ``leave`` when it has returned. ``limited``: requests have a timeout; else
+    only recreating an env has one.
+
+    Attributes:
+        is_read: whether each step is to ``begin`` and ``leave``.
+        numbers: the row, to write the env of a step that does not ``begin`` (``~env_id``); None:
+            nobody reads it.
     """
 
     def __init__(
         self,
         row: Array | None = None,
-        enter: Callable[[], object] = lambda: None,
-        leave: Callable[[], object] = lambda: None,
+        enter: Callable[[], object] | None = None,
+        leave: Callable[[], object] | None = None,
+        *,
+        limited: bool = False,
     ) -> None:
-        self.is_read = row is not None
+        self.is_read = limited or enter is not None
+        self._limited = limited
+        self.numbers: Any = None if row is None else row.data
         row = np.zeros(NUMBERS, np.int64) if row is None else row
         self._numbers: Any = row.data
         self._times: Any = row.view(np.float64).data
         self._numbers[3] = threading.get_ident()
-        self.enter, self.leave = enter, leave
+        self.enter, self.leave = enter or _pass, leave or _pass
 
-    def begin(self, i: int, *, timed: bool = True) -> None:
+    def begin(self, i: int, *, recreates: bool = False, sets_up: bool = False) -> None:
+        """Note that a request to env ``i`` begins; ``sets_up``: it has no timeout."""
         self.leave()
         # In this order, so that the parent may read a time that is too late, but never too early.
         self._times[1] = time.monotonic()
-        self._numbers[0] = i + 1 if timed else -1
+        self._numbers[0] = i + 1 if recreates or (self._limited and not sets_up) else ~i
         self.enter()
 
     def end(self) -> None:

@@ -99,14 +99,14 @@ class StepLoop:
                 self.note_error(token, "reset" if token & RESET else "step", error)
                 if due and time.perf_counter() > due:
                     break
-        if self._heartbeat.is_read:
+        if self._heartbeat.numbers is not None:
             self._heartbeat.end()
 
     def answer(self, token: int, request: Request) -> None:
         i, kind = token & ID_MASK, KINDS[request.kind]
         executor = self._executors[i]
         try:
-            self._heartbeat.begin(i, timed=not kind.sets_up and request.before is None)
+            self._heartbeat.begin(i, sets_up=kind.sets_up)
             result = executor.row_of(request) if kind.has_row else executor(request)
             self._heartbeat.leave()
             if kind.has_row:
@@ -132,11 +132,15 @@ class StepLoop:
         keep_info, convert, finish = self._keep_info, self._reward, self._finish
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
         np_false, np_float = np.False_, np.float64
+        shares = len(self._executors) > 1 and not self._heartbeat.is_read
+        current = self._heartbeat.numbers if shares else None
 
         def run(todo: Iterator[int], due: float) -> None:
             timed = due > 0
             for token in todo:
                 i = token & ID_MASK
+                if current is not None:
+                    current[0] = ~i  # for the log line of a hang
                 # ``step`` is looked up each time, because an env may rebind it.
                 row = reset(i) if token & RESET else steppers[i].step(actions[i])
                 try:

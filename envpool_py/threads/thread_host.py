@@ -104,7 +104,8 @@ class EnvThread(EnvLoop):
 
     def _attach(self, block: Block) -> None:
         end = self._end
-        self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]], end.enter, end.leave)
+        row = block.heartbeats[self._ids[0]]
+        self.heartbeat = Heartbeat(row, end.enter, end.leave, limited=block.spec.timed)
         self._make_loop(block, block.keep_info)
 
     def close(self) -> None:

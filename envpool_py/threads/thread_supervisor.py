@@ -29,7 +29,7 @@ class ThreadSupervisor(Supervisor):
         self._add_hosts(ThreadHost, None, SimpleNamespace(options=self._options, claimed={}))
 
     def _new_block(self, spec: Spec) -> Block:
-        return Block(spec._replace(timed=True))
+        return Block(spec)
 
 
 class ThreadEnvWorker(SubprocEnvWorker):

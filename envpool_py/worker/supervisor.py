@@ -71,7 +71,7 @@ class Supervisor:
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
-        self.timed = options.step_timeout is not None
+        self.timed = self.has_step_timeout = options.step_timeout is not None
         self._options = options
         self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
@@ -196,8 +196,7 @@ class Supervisor:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
         self._block = block = self._new_block(spec._replace(timed=limit is not None))
-        if limit is not None:
-            self.watchdog = Watchdog(limit, block.heartbeats)
+        self.watchdog = Watchdog(limit or process_host.SLOW_START, block.heartbeats)
         for host in self.hosts:
             host.attach(block)
         return block
@@ -248,8 +247,9 @@ class Supervisor:
                 (error,) = host.kill_slow([i], 0, fact)
                 host.exit = process_host.Exit("", error)
         watchdog = self.watchdog
-        if watchdog is None:
+        if self._options.step_timeout is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
+        if watchdog is None:
             return
         for number, env_id in watchdog.find_overdue(self._messages_sent):
             host = next(host for host in self.hosts if number in host.ids)
@@ -257,12 +257,23 @@ class Supervisor:
                 continue
             named, did = (host.ids, "begin") if env_id is None else ([env_id], "end")
             fact = f"did not {did} its request within step_timeout={watchdog.limit} seconds"
+            if self._options.step_timeout is None:
+                fact = f"was not closed and recreated within {watchdog.limit:g} seconds"
             yield from host.kill_slow(named, watchdog.thread_of(number), fact)
 
     def _messages_sent(self) -> dict[int, int]:
         """Return for each env of processes that run the messages sent to the env's heartbeat."""
         running = [host for host in self.hosts if host.life is Life.RUNNING]
-        return {i: host.sent * (i == host.ids[0]) for host in running for i in host.ids}
+        counts = self._options.step_timeout is not None
+        return {i: host.sent * (counts and i == host.ids[0]) for host in running for i in host.ids}
+
+    def begun(self, ids: set[int]) -> set[int]:
+        """Return those of these envs in flight that have begun their request, as far as known."""
+        found = {host.ids[0] for host in self.hosts if len(host.ids) == 1}
+        for host in self.hosts if self._block is not None else ():
+            current = int(self._block.heartbeats[host.ids[0], 0])
+            found.add(current - 1 if current > 0 else ~current if current else host.ids[0])
+        return found & ids
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""

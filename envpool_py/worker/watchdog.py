@@ -1,16 +1,16 @@
-"""``step_timeout``: find the envs that are stuck in a request, and read their Python stacks.
+"""Find the envs that are stuck in a request, and read their Python stacks.
 
 Each env has a *heartbeat* in the block, four int64 that its process writes and the parent reads; if
 one thread steps several envs, that of the first one is used:
 
-* the env that carries out a request (its id plus 1), 0 for none, -1 for a request without timeout;
+* the env that carries out a request: its id plus 1, or ``~id`` if it has no limit; 0 for none;
 * the start of that request, a float64 of ``time.monotonic``, the same clock in all processes;
 * the number of messages that the process has handled, for the first env of a process;
 * the number of the thread, as Python's stacks name it.
 
 The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
 cannot be overdue earlier. The process needs two stores and one clock reading per step. Without
-``step_timeout`` only threads have heartbeats.
+``step_timeout`` only recreating an env has a limit, and a step writes at most its env.
 """
 
 from __future__ import annotations

@@ -138,8 +138,7 @@ class EnvLoop:
         return True
 
     def _attach(self, block: Block) -> None:
-        if block.spec.timed:
-            self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]])
+        self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]], limited=block.spec.timed)
         self._make_loop(block, Packer(*block.info_memory).pack)
 
     def _make_loop(self, block: Block, keep_info: Callable[[int, dict[str, Any]], int]) -> None:
@@ -206,7 +205,7 @@ def run_envs(loop: EnvLoop, receive: Callable[[], Any], env_fns: Sequence[Any]) 
         handled = 0
         while loop.handle_message(*receive()):
             handled += 1
-            if loop.heartbeat is not None:
+            if loop.heartbeat is not None and loop.heartbeat.is_read:
                 loop.heartbeat.count(handled)
     loop.close()
 
