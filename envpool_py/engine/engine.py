@@ -272,6 +272,7 @@ class Engine:
             ready = ids[states.state[ids] == READY]
             if sent and len(ready):  # their rows were about to be returned
                 states.mark_cancelled(ready)
+                self.recovery.cancelled(ready.tolist(), {})
                 if flight.recorder is not None:
                     flight.recorder.cancelled(ready.tolist(), [True] * len(ready))
 

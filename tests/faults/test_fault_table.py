@@ -324,7 +324,7 @@ def test_when_a_process_is_overdue(monkeypatch):
     monkeypatch.setattr("envpool_py.env.heartbeat.time", clock)
     heartbeats = np.zeros((2, NUMBERS), np.int64)
     dog = Watchdog(1.0, heartbeats)
-    beats = [Heartbeat(row) for row in heartbeats]
+    beats = [Heartbeat(row, limited=True) for row in heartbeats]
     for beat in beats:
         beat.count(1)
     assert look() == []  # both are idle, with nothing to read
@@ -334,7 +334,7 @@ def test_when_a_process_is_overdue(monkeypatch):
     assert look() == [(0, 4)]
     dog.forget(0)  # its process is started again
     assert look() == []
-    beats[0].begin(4, timed=False)
+    beats[0].begin(4, sets_up=True)
     assert look() == look() == []
     for done in (1, 2):
         beats[1].count(done)

@@ -78,17 +78,39 @@ def test_an_env_that_fails_all_the_time_is_raised_with_its_budget(place):
 
 
 @SPREAD
-def test_an_env_that_never_worked_is_raised_at_once(place, tmp_path):
+def test_if_no_env_ever_worked_the_error_is_raised_at_once(place, tmp_path):
     def reset(*_):
         helpers.count_call(tmp_path / "resets")
         raise FileNotFoundError("robot.xml")
 
-    fns = [envs.CountEnv, functools.partial(envs.ChangedEnv, reset=reset)]
-    with PLACES[place](fns, on_error="restart") as pool:
-        with pytest.raises(FileNotFoundError, match="env 1: reset raised .*: robot.xml"):
+    fns = [functools.partial(envs.ChangedEnv, tag, reset=reset) for tag in range(2)]
+    with PLACES[place](fns, on_error="restart", restart_backoff=20.0) as pool:
+        with pytest.raises(FileNotFoundError, match=r"env [01]: reset raised .*: robot.xml"):
             pool.reset()
-        assert helpers.count_call(tmp_path / "resets") - 1 == 1
-        assert pool.restarts.tolist() == [0, 0]
+        assert helpers.count_call(tmp_path / "resets") - 1 <= 3, "each once, one perhaps again"
+
+
+@SPREAD
+@pytest.mark.parametrize("times", [2, 100])
+def test_a_first_reset_that_fails_while_others_work_is_tried_again(place, times, tmp_path):
+    def reset(env, row):
+        if env.tag == 1 and helpers.count_call(tmp_path / "resets") <= times:
+            raise ConnectionError("503")
+        return row
+
+    fns = [functools.partial(envs.ChangedEnv, tag, reset=reset) for tag in range(3)]
+    options = {"on_error": "restart", "restart_backoff": 0.001, "max_restarts": 3}
+    with PLACES[place](fns, **options) as pool:
+        if times == 2:
+            obs, infos = pool.reset()
+            assert obs[:, 0].tolist() == [0, 1, 2]
+            assert ["503" in info.get("env_error", "") for info in infos] == [False, True, False]
+        else:
+            with pytest.raises(ConnectionError, match="env 1 failed again after 3 restarts"):
+                pool.reset()
+            obs = pool.step(None, id=[0, 2])[0]
+            assert obs[:, 0].tolist() == [0, 2], "the rows of the others are kept"
+        assert pool.restarts.tolist() == [0, min(times, 3), 0]
 
 
 @pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed", "shmem-spawn"])
@@ -123,4 +145,6 @@ def test_an_env_that_hangs_is_named_in_the_log(wait_num, gates, monkeypatch, cap
         pool.timeout = None
         pool.drain()
     assert [each.levelno for each in caplog.records] == [logging.WARNING]
-    assert caplog.records[0].getMessage().startswith("env 1: no result for 0 seconds; with step_t")
+    assert (
+        caplog.records[0].getMessage().startswith("env 1: no result for 0.2 seconds; with step_t")
+    )
