@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import signal
+import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +17,10 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.errors import WorkerDiedError
+from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
+from envpool_py.worker.supervisor import obstacle
 
 #: Seconds for which the throw-away env is stepped.
 PROBE_SECONDS = 0.1
@@ -53,9 +57,11 @@ def probe(env_fn: Callable[[], Any], context: Any = None, seconds: float = PROBE
     """Step one throw-away env with random actions for ``seconds``, in a separate process.
 
     No env of a pool is used. If ``env_fn`` raises, this raises ``EnvError``. An env that ends its
-    process, or takes too long, counts as one that waits, so that it gets its own process.
+    process, or takes too long, counts as one that waits, so that it gets its own process. Where
+    there can be no worker process, a thread steps the env.
     """
-    with contextlib.closing(SubprocEnvWorker(env_fn, context=context)) as worker:
+    make = ThreadEnvWorker if obstacle() else partial(SubprocEnvWorker, context=context)
+    with contextlib.closing(make(env_fn)) as worker:
         assert worker.process is not None  # noqa: S101 - starts it; raises the error of env_fn
         try:
             return Probe(*worker.request("apply", _measure, seconds))
@@ -94,7 +100,8 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     thread alone, because threads of libraries may spin while they start. The time that the thread
     waited for a core is left out, because on a busy machine every env would seem to wait.
     """
-    if hasattr(signal, "setitimer"):  # ends the process even if the env holds the GIL
+    # A process is ended even if the env holds the GIL; a thread cannot be.
+    if is_process := threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)
     obs_bytes, steps, resets = 0, array("d"), array("d")
@@ -119,7 +126,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
                 env.reset()
                 resets.append(clock() - begun)
             wall, cpu = clock(), time.thread_time()
-    if hasattr(signal, "setitimer"):
+    if is_process:
         signal.setitimer(signal.ITIMER_REAL, 0)
     burnt = cpu - start[1]
     # The two clocks are read one after the other; a step takes at least its CPU time.

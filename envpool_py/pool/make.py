@@ -15,7 +15,7 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import OF_PROCESSES, ProcessPoolKeywords, check_options, one_of
 from envpool_py.pool.pool_classes import DummyVectorEnv, ThreadVectorEnv, pool_class
 from envpool_py.pool.signatures import spell_out
-from envpool_py.worker.supervisor import missing
+from envpool_py.worker.supervisor import obstacle
 
 # The defaults of `make` that differ from those of the pools.
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
@@ -45,10 +45,11 @@ def make(
             (``"module:Id-v0"``; not for ``"ALE/Pong-v5"``), ``"module:callable"``, an ``EnvSpec``,
             or a callable that makes the env.
         num_envs: the number of envs.
-        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"thread"`` (never chosen for you),
-            ``"ray"`` (actors in place of processes), or ``"auto"``: shared memory, or no processes
-            if the envs are so few and cheap that this is faster and no option needs processes, as
-            ``on_error="restart"`` does, or on Windows.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"thread"``, ``"ray"`` (actors in
+            place of processes), or ``"auto"``: shared memory, or no processes if the envs are so
+            few and cheap that this is faster and no option needs processes, as
+            ``on_error="restart"`` does. On Windows and in a daemonic process, such as a torch
+            DataLoader worker: threads if a step mostly waits, else no threads either.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             separate process: one process per core if a step uses the CPU, one per env if it mostly
             waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and batches are
@@ -68,12 +69,13 @@ def make(
             ``num_processes``.
 
     Returns:
-        A ``DummyVectorEnv`` if no process is needed, else a pool of the ``backend``.
+        A pool of the ``backend``.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or the pool does not take an option.
         EnvError: making or stepping the env raised.
-        NotImplementedError: worker processes are needed, and the platform has none.
+        NotImplementedError: worker processes are needed, and the platform has none, or this is a
+            daemonic process.
         gymnasium.error.Error: the id is not registered.
     """
     cls = pool_class("shmem" if backend == "auto" else backend)
@@ -90,8 +92,9 @@ def make(
     check_options(cls, name, given)
     context = one_of("context", given.pop("context", None), given, "start_method")
     env_fn = env_fn_of(env, dict(env_kwargs or {}), wrappers)
-    if backend == num_processes == "auto" and missing():
-        cls = DummyVectorEnv
+    if backend == num_processes == "auto" and obstacle():
+        threads = "step_timeout" in given or backend_choice.probe(env_fn).waits
+        cls = ThreadVectorEnv if threads else DummyVectorEnv
     elif backend == num_processes == "auto":
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.

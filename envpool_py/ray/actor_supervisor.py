@@ -8,6 +8,7 @@ long as the actor: it tells its end, or that an env is stuck.
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -151,7 +152,7 @@ class ActorSupervisor(Supervisor):
 
     def _check_context(self, context: Any) -> Any:
         self._remote_options = context
-        return super()._check_context("spawn")  # pickles env_fns
+        return multiprocessing.get_context("spawn")  # pickles env_fns
 
     def _open(self) -> None:
         remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)

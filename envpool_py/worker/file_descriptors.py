@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 
 
 def is_readable(fd: int, seconds: float | None) -> bool:
@@ -16,18 +17,19 @@ def is_readable(fd: int, seconds: float | None) -> bool:
 
 # Descriptors that only this process may hold; every fork closes its copies. A copy of the parent's
 # end of a pipe would keep the workers alive after the parent has ended.
-_owned: set[int] = set()
+_owned: dict[int, socket.socket | None] = {}
 
 
-def claim(fd: int) -> int:
-    """Close ``fd`` in every process forked from now on."""
-    _owned.add(fd)
+def claim(fd: int, owner: socket.socket | None = None) -> int:
+    """Close ``fd``, that of the socket ``owner`` if given, in every process forked from now on."""
+    _owned[fd] = owner
     return fd
 
 
 def release(fd: int) -> None:
     """Close a descriptor, claimed or not; -1: there is none."""
-    _owned.discard(fd)
+    if (owner := _owned.pop(fd, None)) is not None:
+        owner.detach()  # else it would close the descriptor once more
     if fd >= 0:
         os.close(fd)
 

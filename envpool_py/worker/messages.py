@@ -40,6 +40,8 @@ INVALID = -1
 LARGEST = 1 << 40
 #: Bytes that the system writes to a pipe or socket without splitting them.
 ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
+#: A flag of ``send``: if the process has ended, no SIGPIPE, whose default ends the program.
+NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 #: Bytes of one read of tokens or messages, kept small because every read allocates them; of items.
 READ, READ_ITEMS = 1 << 12, 1 << 18
 
@@ -65,12 +67,13 @@ class Stream:
 
     Attributes:
         ended: whether the other end is closed; the process may still run.
+        send: sends bytes, with flags, and returns how many were accepted.
         outbox: the bytes to send, and the numbers of bytes that were sent of them.
     """
 
     def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
         ours.setblocking(False)
-        self.fd = file_descriptors.claim(ours.detach())
+        self.fd, self.send = file_descriptors.claim(ours.fileno(), ours), ours.send
         self._ids = frozenset(ids)
         self.ended = False
         # As ``_received``, replaced in one assignment.
@@ -84,7 +87,7 @@ class Stream:
         data, sent = self.outbox
         try:
             # One call, so that no signal handler runs between the write and the list.
-            sent.extend(map(os.write, (self.fd,), (data[sum(sent) :],)))
+            sent.extend(map(self.send, (data[sum(sent) :],), (NO_SIGNAL,)))
         except BlockingIOError:
             pass
         except ConnectionError:  # the process has ended; ``reap`` handles that

@@ -134,7 +134,8 @@ class Poller:
         if hasattr(self._poll, "close"):
             self._poll.close()
         with interrupts.deferred():
-            for fd in (self.results, self.theirs, self._copy):
+            # The writing end first: a write without a reader raises SIGPIPE, see ``wake``.
+            for fd in (self.theirs, self.results, self._copy):
                 file_descriptors.release(fd)
             self.results = self.theirs = self._copy = -1
 

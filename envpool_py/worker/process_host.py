@@ -133,7 +133,7 @@ class ProcessHost:
             file_descriptors.claim(self.stacks)
             try:
                 fd = os.pidfd_open(self.process.pid)
-            except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
+            except (AttributeError, OSError):  # not Linux, old or forbidden, or already reaped
                 fd = os.dup(self.process.sentinel)
             self._death_fd = file_descriptors.claim(fd)
             self._poller.watch(self.stream.fd, self._on_event)
@@ -181,7 +181,7 @@ class ProcessHost:
         waiting, sent = stream.outbox
         if len(data) <= messages.ATOMIC and not waiting:  # the system does not split it
             try:
-                data = data[os.write(stream.fd, data) :]
+                data = data[stream.send(data, messages.NO_SIGNAL) :]
             except (BlockingIOError, ConnectionError):
                 pass  # as in ``flush``
             else:
@@ -362,6 +362,8 @@ class ProcessHost:
             method = "fork" if self._context is None else self._context.get_start_method()
             if method != "fork":
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
+        if found.reason == "was killed by SIGKILL":  # and not by the pool, which gives its reason
+            text += "; perhaps the system was out of memory"
         others = self.ids.copy()
         others.remove(i)
         shared = f"; it was also that of {errors.name_ids(others)}" if others else ""

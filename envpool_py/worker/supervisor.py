@@ -47,10 +47,14 @@ GRACE = 5.0
 _CONTINUE: int = getattr(signal, "SIGCONT", 0)
 
 
-def missing() -> list[str]:
-    """Return the functions that worker processes need and this platform lacks; no Unix does."""
+def obstacle() -> str:
+    """Return why this program cannot have worker processes, or ""."""
+    if multiprocessing.current_process().daemon:
+        return "a daemonic process, such as a DataLoader worker, cannot have worker processes"
     needed = (os, "fork"), (os, "killpg"), (os, "sched_yield"), (select, "poll")
-    return [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
+    lacks = [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
+    text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
+    return text if lacks else ""  # no Unix lacks one
 
 
 class Supervisor:
@@ -83,8 +87,7 @@ class Supervisor:
 
     def _check_context(self, context: Any) -> Any:
         """Return the multiprocessing context of that name; None: multiprocessing's default."""
-        if lacks := missing():
-            text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
+        if text := obstacle():
             raise NotImplementedError(f"{text}; use ThreadVectorEnv or DummyVectorEnv")
         names = multiprocessing.get_all_start_methods()
         if context is None or context in names:

@@ -71,6 +71,7 @@ def main(
     os.setpgid(0, 0)  # why: see the invariants of ``process_host``
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Python's default, under fork too
     signal.set_wakeup_fd(-1)
     _die_with_parent(shared.parent_alive)
     cores_and_threads.limit_threads(shared.options.threads_per_process)

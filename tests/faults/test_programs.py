@@ -44,6 +44,47 @@ def test_no_process_outlives_its_program(how, places, code, errors, num, tmp_pat
     assert done.stderr.count("Traceback") == (errors != "")
 
 
+SIGPIPE = """
+    import os, signal, sys, warnings
+
+    import envpool_py
+    from envpool_py.testing import CountingEnv
+    from tests.faults.helpers import running
+    from tests.support.helpers import wait_until
+
+    class Env(CountingEnv):
+        def handler(self):
+            return signal.getsignal(signal.SIGPIPE).name
+
+    def main():
+        warnings.simplefilter("ignore")
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as tools do whose output is piped
+        for context in ("fork", "forkserver", "spawn"):
+            with envpool_py.ShmemVectorEnv([Env] * 2, context=context, on_error="restart") as pool:
+                pool.reset()
+                assert pool.call("handler") == ["SIG_IGN"] * 2
+                pid = pool.workers[0].process.pid
+                os.kill(pid, signal.SIGKILL)
+                assert wait_until(lambda: not running(pid))
+                # Two messages, the second one larger than the system takes at once.
+                pool.workers[0]._host().write(b"x" * 100)
+                pool.workers[0]._host().write(b"x" * 1_000_000)
+                assert pool.step([0, 0])[3].tolist() == [True, False]
+                pool.reset()
+                pool.step([0, 0])
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_DFL
+        print("ended")
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_sigpipe_at_its_default_does_not_end_the_program_when_a_process_dies(tmp_path):
+    done = run_script(tmp_path, SIGPIPE)
+    assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
+
+
 CTRL_C = """
     import gc, random, sys, threading, time, warnings
     from signal import SIGINT, raise_signal

@@ -1,6 +1,7 @@
 """`make`, what `"auto"` chooses, and what processes are given."""
 
 import functools
+import multiprocessing
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from envpool_py.pool import backend_choice
 from envpool_py.testing import CountingEnv
 from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support import envs
-from tests.support.helpers import run_python
+from tests.support.helpers import children, run_python
 from tests.support.reference import same
 
 CHEAP, BUSY, IDLE = (
@@ -221,6 +222,45 @@ def test_the_threads_and_cores_of_worker_processes(monkeypatch):
             assert pool.apply(lambda _: os.environ.get("OMP_NUM_THREADS")) == [threads] * 3
             assert pool.apply(lambda _: sorted(os.sched_getaffinity(0))) == expected
     assert usable_cores() == cores
+
+
+def _refused_and_made(pipe):
+    """What pools of processes say in this process, and what `make` makes."""
+    for kind in (ShmemVectorEnv, functools.partial(make, backend="shmem")):
+        before = children()
+        try:
+            kind([CountingEnv] if kind is ShmemVectorEnv else CountingEnv, num_processes=1)
+        except NotImplementedError as error:
+            pipe.send(f"{error}; started {len(children() - before)}")
+    for env, options in (
+        (CountingEnv, {"wait_num": 1, "on_error": "restart"}),
+        (CountingEnv, {"step_timeout": 60}),
+        (functools.partial(envs.ChangedEnv, step=waits), {}),
+    ):
+        with make(env, 2, **options) as pool:
+            pool.reset()
+            pool.step([0, 0])
+            pipe.send(type(pool).__name__)
+
+
+def test_a_daemonic_process_has_pools_without_processes():
+    ours, theirs = multiprocessing.Pipe()
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=_refused_and_made, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    why = "a daemonic process, such as a DataLoader worker, cannot have worker processes"
+    advice = "use ThreadVectorEnv or DummyVectorEnv; started 0"
+    for expected in (
+        *[f"{why}; {advice}"] * 2,
+        "DummyVectorEnv",
+        "ThreadVectorEnv",
+        "ThreadVectorEnv",
+    ):
+        assert ours.poll(60)
+        assert ours.recv() == expected
+    process.join()
+    assert process.exitcode == 0
 
 
 # The names that issue 16 lists, and what else Windows lacks.
