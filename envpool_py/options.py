@@ -193,6 +193,9 @@ class ProcessOptions:
             no timeout.
         caller_steps: step the last envs in this process, without isolation: as many as a worker
             process has, or half as many with ``wait_num`` or ``timeout``.
+        fresh_process: recreate an env in a new process after an exception, at ``recycle`` and by
+            ``restart``, for simulators that leak or can start only once per process; not with
+            several envs per process. False: in its process, which is faster.
         num_processes: the number of worker processes, each with an equal share of the envs. None:
             one per env.
     """
@@ -201,6 +204,7 @@ class ProcessOptions:
     affinity: bool = False
     step_timeout: float | None = None
     caller_steps: bool = False
+    fresh_process: bool = False
     num_processes: int | None = None
 
     def __post_init__(self) -> None:
@@ -247,4 +251,6 @@ def split(keywords: Mapping[str, Any]) -> AllOptions:
             "record: not possible with reset_fn, because a record cannot hold what the function"
             " returned; use episode_seeds=True, or pass seeds and options to reset()"
         )
+    if options.pool.record is not None and options.processes.fresh_process and options.env.recycle:
+        raise ValueError("record: not possible with recycle and fresh_process; drop one of them")
     return options

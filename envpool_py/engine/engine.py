@@ -222,7 +222,7 @@ class Engine:
                 flight.positions.mark_returned(listed, marked)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
-            if self.recovery.enabled:
+            if self.recovery.tracks:
                 self.recovery.returned(ids, [listed[k] for k, m in marked if m & (FINAL | OVER)])
             if beside:
                 flight.forget_items(beside)

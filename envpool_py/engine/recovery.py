@@ -36,6 +36,7 @@ from envpool_py.engine import policy
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import DEAD, RESETTING, RESTARTED
+from envpool_py.env.executor import RecycleDue
 from envpool_py.env.failures import env_error
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
@@ -43,7 +44,7 @@ from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, name_i
 from envpool_py.interrupts import ordinary
 from envpool_py.options import NEXT_STEP, AllOptions
 from envpool_py.worker.host import Life
-from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.process_host import SLOW_START, ProcessHost
 from envpool_py.worker.supervisor import GRACE
 
 _LOGGER = logging.getLogger("envpool_py")
@@ -64,6 +65,7 @@ class Failed:
         recreated: whether the env was recreated, or ``request`` was sent, which recreates it.
         by_hand: ``pool.restart`` recreates it: nothing is reported, and no failure tried again.
         told: whether ``on_restart`` was called.
+        is_planned: it has not failed, but is to be recycled in a new process.
     """
 
     error: EnvError
@@ -72,6 +74,7 @@ class Failed:
     recreated: bool = False
     by_hand: bool = False
     told: bool = False
+    is_planned: bool = False
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -84,13 +87,17 @@ class Recovery:
 
     Attributes:
         enabled: whether ``on_error="restart"``; else errors are raised.
+        tracks: whether to call ``note_resets`` and ``returned``.
         failed: the envs that are to be recreated, or whose errors are not reported yet.
     """
 
     def __init__(self, flight: Flight, options: AllOptions) -> None:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
         self._options, self._env_options = options.recovery, options.env
+        processes = options.processes
+        self._fresh, self._limit = processes.fresh_process, processes.step_timeout or SLOW_START
         self.enabled = self._options.on_error == "restart"
+        self.tracks = self.enabled or self._fresh
         # The failures of each env since it last completed an episode.
         self._failures = [0] * flight.hosts.num_envs
         self._logged = 0
@@ -109,13 +116,20 @@ class Recovery:
 
         ``in_flight``: the env failed in its request in flight, which another one replaces.
         """
+        known, cause = self.failed.get(i), error.__cause__
+        if isinstance(cause, RecycleDue):
+            planned = Request("end_episode", cause.args) if cause.args else self._resets.get(i)
+            self._flight.drop_result(i)
+            again = planned or Request("reset")
+            self.failed[i] = Failed(error, 0.0, again, is_planned=True, told=True)
+            return True
+        waits = known is not None and not known.recreated
+        if known is not None and waits and (known.request is not None or not in_flight):
+            return True  # its process has ended, too
         if not self.enabled:
             return False
-        known = self.failed.get(i)
         due: float | None
-        if known is not None and not known.recreated:  # its process has ended, too
-            if known.request is not None or not in_flight:
-                return True
+        if known is not None and waits:
             due = known.due
         else:
             if known is not None and known.is_unconfirmed and error.request == "env_fn":
@@ -155,7 +169,8 @@ class Recovery:
 
     def _request_after(self, i: int, error: EnvError) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
-        known, text = self.failed.get(i), error.text
+        known = self.failed.get(i)
+        text = "" if known is not None and known.is_planned else error.text
         if known is not None and known.request is not None:  # that failed, too
             first = known.request.error.partition(_THEN)[0]
             return known.request._replace(error=f"{first}{_THEN}{error.message}", before=None)
@@ -168,7 +183,7 @@ class Recovery:
 
     def note_resets(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Note the resets that are about to be sent."""
-        if self.enabled:
+        if self.tracks:
             self._resets.update(zip(ids, requests, strict=True))
 
     def replacements(self, ids: Sequence[int]) -> dict[int, Request]:
@@ -259,8 +274,13 @@ class Recovery:
         if (wait := failed.due - time.monotonic()) > 0:
             return wait
         supervisor = self._hosts.supervisor
-        if host.life is Life.RUNNING or supervisor is None or not isinstance(host, ProcessHost):
+        if supervisor is None or not isinstance(host, ProcessHost):
             return 0.0
+        if host.life is Life.RUNNING:
+            if not self._fresh or i in self._unconfigured:
+                return 0.0
+            host.close_env(self._limit)
+            return math.inf
         # ENDED: either its restart has failed, or it is to be restarted now.
         if i in self._unconfigured:
             failure = host.error_of(i)
@@ -268,8 +288,8 @@ class Recovery:
             try:
                 self._unconfigured.update(host.ids)
                 supervisor.restart(host)
-            except OSError as error:
-                failure = env_error(error, i, "restart")
+            except (OSError, EnvError) as error:
+                failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
             else:
                 return math.inf
         self._unconfigured.difference_update(host.ids)
@@ -319,7 +339,8 @@ class Recovery:
 
     def _note_recreated(self, i: int, request: Request) -> None:
         """Note that env ``i`` is recreated by this request, which configures it."""
-        self._hosts.restarts[i] += 1
+        planned = i in self.failed and self.failed[i].is_planned
+        self._hosts.restarts[i] += not planned
         self._unconfigured.discard(i)
         self._flight.batches.reader.forget([i])
         self._flight.positions.mark_recreated(i)
@@ -353,7 +374,9 @@ class Recovery:
         """Return the request that tells env ``i`` the options of the pool and where it goes on."""
         positions = self._flight.positions
         episode, over = positions.of(i)
-        restarts = int(self._hosts.restarts[i]) + ("recreate" in changes)
+        planned = i in self.failed and self.failed[i].is_planned
+        restarts = int(self._hosts.restarts[i]) + ("recreate" in changes and not planned)
+        changes |= {"elsewhere": self._fresh, "is_new": planned} if self._fresh else {}
         facts = {"root": positions.root_of(i), "episode": episode, "over": over}
         facts |= {"env_id": i, "restarts": restarts}
         return Request("configure", (self._env_options,), facts | changes)
@@ -367,7 +390,7 @@ class Recovery:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
             if failed is not None and failed.request is not None:
-                if failed.is_unconfirmed:
+                if failed.is_unconfirmed and not failed.is_planned:
                     self._log(i, failed)  # not before: its env_fn may have failed
                 if failed.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
                     self._states.state[i] = RESTARTED
@@ -390,6 +413,8 @@ class Recovery:
         usable = self._answering(ids)
         with interrupts.deferred():
             self._states.mark_cancelled(usable)  # they need a reset, even after an interrupt
+            if self._fresh:  # all in new processes
+                usable = usable[:0]
             ended = {self._hosts.of(i) for i in np.setdiff1d(ids, usable).tolist()}
             todo = [i for host in ended for i in host.ids]
             for i in todo:

@@ -45,6 +45,13 @@ class FinalInfo(dict[str, Any]):
     """
 
 
+class RecycleDue(Exception):  # noqa: N818 - no error
+    """Raised in place of recreating an env that is due, so that the caller does, elsewhere.
+
+    ``args``: the row that ended its episode, if the reset was to follow in the same request.
+    """
+
+
 class EnvSpaces(NamedTuple):
     """The spaces of an env, None if it has none, and the shape of its reward."""
 
@@ -126,18 +133,23 @@ class Executor:
         over: bool = False,
         restarts: int = 0,
         recreate: bool = False,
+        elsewhere: bool = False,
+        is_new: bool = False,
     ) -> None:
         """Set the options, and where the env goes on: in ``episode``, or after it if ``over``.
 
         ``restarts``: how often it was recreated; if so, its first reset is seeded from ``root``.
         ``recreate``: close the env, ignoring errors, and make a new one by its ``env_fn``.
+        ``elsewhere``: raise ``RecycleDue`` where ``recycle`` is due. ``is_new``: the first reset is
+        seeded as after a restart.
         """
         if recreate:
             self._recreate()
         self.env_id, self._options = env_id, options
         self._root = root
         self.position: Position = episode, over
-        self._restarts, self._is_new = restarts, restarts > 0
+        self._restarts, self._is_new = restarts, restarts > 0 or is_new
+        self._elsewhere = elsewhere
         if options.validate == ALWAYS:
             self.to_check |= {checks.ON_RESET, checks.ON_STEP}
         elif options.validate == OFF:
@@ -248,6 +260,8 @@ class Executor:
         begun: dict[str, Any] = {}
         try:
             first, begun = self._begin_episode({})
+        except RecycleDue:
+            raise RecycleDue(spaces.snapshot(obs), reward, terminated, truncated, final) from None
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
         info = FinalInfo(begun)
@@ -291,6 +305,14 @@ class Executor:
             return first, 0.0, False, True, info
         return obs, 0.0, False, True, final
 
+    def end_episode(self, *row: Any) -> Row:
+        """Return a row that ended an episode of the env before this one, and begin the next."""
+        obs, reward, terminated, truncated, final = row
+        self.inner = "reset"
+        first, begun = self._begin_episode({})
+        info = FinalInfo(begun, final_obs=obs, final_info=final)
+        return first, reward, terminated, truncated, info
+
     def reset(self, **kwargs: Any) -> Row:
         obs, info = self._begin_episode(kwargs)
         return obs, 0.0, False, False, ResetInfo(info)
@@ -299,7 +321,10 @@ class Executor:
         seed, options = kwargs.get("seed"), kwargs.get("options")
         rules = self._options
         was_not_made = self._closed and self._is_new
-        if was_not_made or (rules.recycle and self._resets >= rules.recycle):
+        is_due = rules.recycle is not None and self._resets >= rules.recycle
+        if is_due and self._elsewhere:
+            raise RecycleDue
+        if was_not_made or is_due:
             self._recreate()
         root, episode = self._root if seed is None else seed, self.position[0] + 1
         if rules.episode_seeds:

@@ -49,6 +49,7 @@ class ProcessPoolKeywords(PoolKeywords, total=False):
     affinity: bool
     step_timeout: float | None
     caller_steps: bool
+    fresh_process: bool
 
 
 #: Options that only pools with processes take; of these, threads take ``step_timeout``.

@@ -26,6 +26,8 @@ class ThreadSupervisor(Supervisor):
         return context
 
     def _open(self) -> None:
+        if self._options.fresh_process:
+            raise ValueError("fresh_process: threads are in one process; use ShmemVectorEnv")
         self._add_hosts(ThreadHost, None, SimpleNamespace(options=self._options, claimed={}))
 
     def _new_block(self, spec: Spec) -> Block:

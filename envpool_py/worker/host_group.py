@@ -63,6 +63,8 @@ class HostGroup:
             if count > ID_MASK:
                 raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
             spread, first = min(options.num_processes or count, count), count
+            if options.fresh_process and spread < count:
+                raise ValueError("fresh_process: needs one env per process; drop num_processes")
             if options.caller_steps and spread < count:  # else every env has its own process
                 first -= max(count // ((2 if publish_early else 1) * spread + 1), 1)
             env_fns = [worker.env_fn for worker in workers[:first]]

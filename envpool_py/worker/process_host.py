@@ -21,7 +21,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -148,6 +148,15 @@ class ProcessHost:
             theirs.close()
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
+
+    def starts_by_fork(self) -> bool:
+        return self._context is not None and self._context.get_start_method() == "fork"
+
+    def start_by(self, context: BaseContext, pickled: Callable[[Any, int], bytes]) -> None:
+        """Start the process by another method from now on; EnvError: an env_fn is not picklable."""
+        pairs = zip(self.env_fns, self.ids, strict=True)
+        self.env_fns = [fn if isinstance(fn, bytes) else pickled(fn, i) for fn, i in pairs]
+        self._context = context
 
     def attach(self, block: Block) -> None:
         """Let the process write rows into the block from now on."""
@@ -294,6 +303,13 @@ class ProcessHost:
         if self._death_fd >= 0:
             file_descriptors.is_readable(self._death_fd, 5)
         self._poller.noticed = True
+
+    def close_env(self, limit: float) -> None:
+        """Let the process close its env and end; it is killed after ``limit`` seconds."""
+        if self.exit is None:
+            self.exit = Exit("was ended: its env is recreated in a new one")
+            self.write(messages.pack(messages.CLOSE, b""))
+            self.deadline = time.monotonic() + limit
 
     def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
         """Kill the process of these envs; return an error for each, with the stack of a thread."""

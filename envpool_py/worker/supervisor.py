@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import multiprocessing
 import os
@@ -22,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import numpy as np
@@ -41,6 +42,7 @@ from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Watchdog
 
+_LOGGER = logging.getLogger("envpool_py")
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
 # Windows has no SIGCONT, and threads take no signal.
@@ -55,6 +57,13 @@ def obstacle() -> str:
     lacks = [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
     text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
     return text if lacks else ""  # no Unix lacks one
+
+
+def _uses_cuda() -> bool:
+    """Whether this program has initialised CUDA."""
+    with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or in part
+        return bool(sys.modules["torch"].cuda.is_initialized())
+    return False
 
 
 class Supervisor:
@@ -98,11 +107,10 @@ class Supervisor:
         elif not isinstance(context, BaseContext):
             text = "context must be a start method or a multiprocessing context"
             raise TypeError(f"{text}, got {context!r}")
-        with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or in part
-            if context.get_start_method() == "fork" and sys.modules["torch"].cuda.is_initialized():
-                text = "worker processes are forked from a process that uses CUDA, which CUDA does"
-                hint = 'not survive; pass context="spawn" or context="forkserver"'
-                warn(f"{text} {hint}", RuntimeWarning)
+        if context.get_start_method() == "fork" and _uses_cuda():
+            text = "worker processes are forked from a process that uses CUDA, which CUDA does"
+            hint = 'not survive; pass context="spawn" or context="forkserver"'
+            warn(f"{text} {hint}", RuntimeWarning)
         return context
 
     @contextlib.contextmanager
@@ -150,8 +158,11 @@ class Supervisor:
         """Pickle the ``env_fn`` of env ``i`` for another program; may raise EnvError."""
         if self.context is None or self.context.get_start_method() == "fork":
             return env_fn
+        return self._pickled(env_fn, i)
+
+    def _pickled(self, env_fn: Callable[[], object], i: int) -> bytes:
         try:
-            return cloudpickle.dumps(env_fn)
+            return cast("bytes", cloudpickle.dumps(env_fn))
         except ordinary() as error:
             text = f"env_fn cannot be pickled: {type(error).__name__}: {error}"
             message = f"env {i}: {text}; create that object inside env_fn"
@@ -211,6 +222,10 @@ class Supervisor:
         """Restart an ended process and return while it makes its envs; OSError if that fails."""
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
+        if host.starts_by_fork() and _uses_cuda():
+            host.start_by(multiprocessing.get_context("forkserver"), self._pickled)
+            text = "%s: restarted by forkserver, because the program uses CUDA now"
+            _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
             host.start()
             host.attach(self._block)

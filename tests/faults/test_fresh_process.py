@@ -1,0 +1,108 @@
+"""``fresh_process=True``: an env is recreated in a new process; and what a new process inherits."""
+
+import functools
+import os
+import sys
+import types
+
+import numpy as np
+import pytest
+
+import envpool_py
+from envpool_py import EnvError, ShmemVectorEnv, ThreadVectorEnv
+from tests.faults.helpers import FNS, MODES, RESTART, goes_on
+from tests.support import envs
+from tests.support.helpers import children
+
+pytestmark = pytest.mark.slow
+FRESH = {"context": "fork", "fresh_process": True}
+SHORT = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_after_an_exception(mode):
+    with ShmemVectorEnv(FNS, autoreset_mode=mode, **FRESH, **RESTART) as pool:
+        pool.reset()
+        pids = pool.call("pid")
+        batch = pool.step(["", "value", ""])
+        assert batch[3].tolist() == [False, True, False]
+        found = pool.call("pid")
+        assert [new == old for new, old in zip(found, pids, strict=True)] == [True, False, True]
+        assert pids[1] not in children()
+        assert pool.restarts.tolist() == [0, 1, 0]
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_by_hand(on_error):
+    with ShmemVectorEnv(FNS, on_error=on_error, **FRESH) as pool:
+        pool.reset()
+        pids = pool.call("pid")
+        pool.restart([0, 2])
+        found = pool.call("pid")
+        assert [new == old for new, old in zip(found, pids, strict=True)] == [False, True, False]
+        assert pool.restarts.tolist() == [1, 0, 1]
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_recycled_envs_give_the_rows_of_those_that_are_recycled_in_their_process(mode, on_error):
+    rows, pids = {}, {}
+    for fresh in (False, True):
+        options = {"autoreset_mode": mode, "recycle": 2, "on_error": on_error}
+        with ShmemVectorEnv(SHORT, **{**FRESH, "fresh_process": fresh}, **options) as pool:
+            rows[fresh] = [pool.reset(seed=3)[0].tolist()]
+            pids[fresh] = {*pool.apply(lambda _: os.getpid())}
+            for k in range(9):
+                obs, reward, terminated, truncated, infos = pool.step(np.full(3, k))
+                rows[fresh].append([obs.tolist(), reward.tolist(), terminated.tolist()])
+                rows[fresh].append([truncated.tolist(), repr(infos.tolist())])
+                if mode is None and (terminated | truncated).any():
+                    rows[fresh].append(pool.reset()[0].tolist())
+                pids[fresh] |= {*pool.apply(lambda _: os.getpid())}
+            assert pool.restarts.tolist() == [0, 0, 0]
+    assert rows[True] == rows[False]
+    assert len(pids[False]) == 3
+    assert len(pids[True]) > 3
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ShmemVectorEnv(FNS, num_processes=2, **FRESH), "one env per process"),
+        (lambda: ThreadVectorEnv(FNS, fresh_process=True), "fresh_process"),
+        (lambda: envpool_py.DummyVectorEnv(FNS, fresh_process=True), "fresh_process"),
+    ],
+)
+def test_where_it_is_refused(make, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        make()
+
+
+def test_a_restart_does_not_inherit_cuda(monkeypatch, caplog):
+    state = types.SimpleNamespace(on=False)
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: state.on))
+    with ShmemVectorEnv(FNS[:2], context="fork", **RESTART) as pool:
+        pool.reset()
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        state.on = True
+        for _ in range(2):
+            assert pool.step(["os._exit", ""])[3].tolist() == [True, False]
+            assert pool.apply(lambda _: "torch" in __import__("sys").modules, id=[0]) == [False]
+            pool.reset([0])
+        goes_on(pool, [0, 1])
+    texts = [record.getMessage() for record in caplog.records]
+    assert sum("forkserver" in text and "CUDA" in text for text in texts) == 1
+
+
+def test_an_env_fn_that_cannot_be_pickled_then_says_what_to_do(monkeypatch):
+    lock = __import__("threading").Lock()
+    fns = [lambda: (lock, envs.FaultEnv(0))[1], FNS[1]]
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
+    with ShmemVectorEnv(fns, context="fork", max_restarts=1, **RESTART) as pool:
+        pool.reset()
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        with pytest.raises(EnvError, match="env 0.* cannot be pickled: .*inside env_fn"):
+            pool.step(["os._exit", ""])
+        goes_on(pool, [1])
