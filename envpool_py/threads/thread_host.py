@@ -198,5 +198,5 @@ class ThreadHost(process_host.ProcessHost):
         return process_host.Exit("has ended")
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:  # noqa: ARG002
-        is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)
+        is_error = status in (messages.FAILURE, messages.CLOSED)
         return failures.env_error(data[0], i, data[1]) if is_error else data

@@ -73,7 +73,7 @@ class ChildConnection:
         self._items: list[bytes] = []
 
     def receive(self) -> tuple[int, bytes]:
-        """Return the next message as (kind, body); ``CLOSE`` if the parent has closed its end."""
+        """Return the next message as (kind, body); ConnectionError if the parent has ended."""
         data = self._received
         while True:
             if len(data) >= HEADER.size:
@@ -88,7 +88,7 @@ class ChildConnection:
             else:
                 more = self._fetch()
             if not more:
-                return CLOSE, b""
+                raise ConnectionResetError("the parent has ended")
             data += more
 
     def _fetch(self) -> bytes:
@@ -96,24 +96,21 @@ class ChildConnection:
         spinning, stream = self._spinning, self._stream
         start = now = perf_counter()
         seen = computed = 0.0  # wall and CPU time when the first _BRIEF seconds had passed
-        try:
-            limit = start + spinning.spin_for
-            while now < limit:
-                try:
-                    data = stream.recv(READ, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    os.sched_yield()
-                    now = perf_counter()
-                    if not seen and now > start + _BRIEF:
-                        seen, computed = now, thread_time()
-                    continue
-                if seen:  # else the spin was too short to learn from
-                    spinning.note(now - start, now - seen, thread_time() - computed)
-                return data
-            spun, computed = now - seen, thread_time() - computed
-            data = stream.recv(READ)
-        except ConnectionError:
-            return b""
+        limit = start + spinning.spin_for
+        while now < limit:
+            try:
+                data = stream.recv(READ, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                os.sched_yield()
+                now = perf_counter()
+                if not seen and now > start + _BRIEF:
+                    seen, computed = now, thread_time()
+                continue
+            if seen:  # else the spin was too short to learn from
+                spinning.note(now - start, now - seen, thread_time() - computed)
+            return data
+        spun, computed = now - seen, thread_time() - computed
+        data = stream.recv(READ)
         spinning.note(perf_counter() - start, spun if seen else 0.0, computed)
         return data
 

@@ -32,8 +32,9 @@ WAKE = pack_token(-1)
 
 ITEM = struct.Struct("=qiq")
 #: The status of an item: values beside a row or a reply, an error, the spaces of a new env (empty
-#: before the first env), the error of a close.
-VALUES, FAILURE, HELLO, CLOSE_FAILURE = range(4)
+#: before the first env), the end of an env's close (its error, or empty), the exception that ends
+#: the process, as text.
+VALUES, FAILURE, HELLO, CLOSED, ENDED = range(5)
 #: The status of an item in place of data that is no item.
 INVALID = -1
 #: Bytes; a message or item with a greater length is invalid.
@@ -117,7 +118,7 @@ class Stream:
         while len(data) - start >= ITEM.size:
             token, status, length = ITEM.unpack_from(data, start)
             known = token >= 0 and token & ID_MASK in self._ids
-            known &= 0 <= status <= CLOSE_FAILURE
+            known &= 0 <= status <= ENDED
             if not (known and 0 <= length <= LARGEST):
                 items.append((token, INVALID, b""))
                 start = len(data)

@@ -80,6 +80,7 @@ class ProcessHost:
         name: what errors call the process.
         items: the data that the process sent beside rows, each with the token of its request.
         sent: the number of messages written, or waiting to be written.
+        unclosed: the envs whose ``close`` has not ended.
     """
 
     name, killed = "worker process", "was killed"
@@ -109,6 +110,7 @@ class ProcessHost:
         if again:  # the envs must have the spaces that they had at first
             self._old_spaces = self._old_spaces or self.spaces
         self.spaces, self.exit, self.sent = {}, None, 0
+        self.unclosed = set(self.ids)
         self._launch()
         self.deadline = time.monotonic() + SLOW_START if again else math.inf
         self.life = Life.STARTING  # NEW | ENDED -> STARTING
@@ -238,9 +240,13 @@ class ProcessHost:
                 elif self.deadline < math.inf and self.exit is None:
                     limit = self._shared.options.step_timeout or SLOW_START
                     self.deadline = time.monotonic() + limit
-            elif status == messages.CLOSE_FAILURE:
-                if (error := self._unpack(i, status, data)) is not None:
+            elif status == messages.CLOSED:
+                self.unclosed.discard(i)
+                if data and (error := self._unpack(i, status, data)) is not None:
                     self.close_errors.append(error)
+            elif status == messages.ENDED:
+                text = f"ended by an exception between requests: {data.decode(errors='replace')}"
+                self.exit = self.exit or Exit(text)
             elif status == messages.INVALID:
                 self.kill(_UNREADABLE)
             elif status == messages.FAILURE and self.life is Life.STARTING:
@@ -276,7 +282,7 @@ class ProcessHost:
         If an error cannot be unpickled, the process is killed and the result is None. A value runs
         code of users, so its error is that of a request of this ``kind``.
         """
-        is_error = status in (messages.FAILURE, messages.CLOSE_FAILURE)
+        is_error = status in (messages.FAILURE, messages.CLOSED)
         try:
             return failures.unpack_failure(data, i) if is_error else pickle.loads(data)  # noqa: S301 - from our own worker process
         except ordinary() as error:

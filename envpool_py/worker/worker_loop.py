@@ -4,7 +4,8 @@ Invariants:
 
 * any exception of an env, ``SystemExit`` included, is sent to the parent, and the process goes on;
 * a row is complete, and the values beside it are sent, before its token is published;
-* the process and its child processes are killed as soon as the parent has ended.
+* the process and its child processes are killed as soon as the parent has ended: only a CLOSE
+  message lets the process end by itself.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from typing import Any, NamedTuple
 
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import Executor, claim_instance
-from envpool_py.env.failures import pack_failure
+from envpool_py.env.failures import describe, line_of, pack_failure
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
 from envpool_py.env.request import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
+from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
 from envpool_py.worker import cores_and_threads, file_descriptors, messages
 from envpool_py.worker.child_connection import ChildConnection, Spinning
@@ -83,7 +85,15 @@ def main(
     def open_block(spec: bytes) -> Block:
         return Block(pickle.loads(spec), mmap.mmap(shared.memory, 0))  # noqa: S301 - from our parent
 
-    run_envs(EnvLoop(ids, end, {}, open_block), end.receive, env_fns)
+    try:
+        run_envs(EnvLoop(ids, end, {}, open_block), end.receive, env_fns)
+    except ordinary(ConnectionError):  # the parent has ended, maybe before the pipe says so
+        os.killpg(0, signal.SIGKILL)
+    except BaseException as error:  # of a signal handler that an env has installed
+        end.add(ids[0], messages.ENDED, (describe(error) + line_of(error)).encode())
+        with contextlib.suppress(OSError):  # an env has closed the connection
+            end.send()
+        raise
     stream.detach()  # left open: the parent must not see its end before that of the process
 
 
@@ -192,11 +202,13 @@ class EnvLoop:
 
     def close(self) -> None:
         for i, executor in self._executors.items():
+            failure = b""
             try:
                 executor.close()
             except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
-                self._end.add(i, messages.CLOSE_FAILURE, self._dump_error(error, "close"))
-        with contextlib.suppress(ConnectionError):  # the parent has ended
+                failure = self._dump_error(error, "close")
+            # Sent one by one, so that the parent knows whose close has ended the process.
+            self._end.add(i, messages.CLOSED, failure)
             self._end.send()
 
 

@@ -473,3 +473,68 @@ def test_a_pool_made_in_a_forked_child():
         child.join()
     assert child.exitcode == 0
     assert wait_until(lambda: not any(map(running, pids)))
+
+
+class EndsInClose(envs.CountEnv):
+    def __init__(self, tag, end=None):
+        super().__init__(tag)
+        self.end = end
+
+    def close(self):
+        if self.end is not None:
+            self.end()
+
+
+def interrupt():
+    raise KeyboardInterrupt("its own")
+
+
+def test_an_env_whose_close_ends_the_process_is_known():
+    ends = None, partial(os._exit, 3), None
+    fns = [partial(EndsInClose, tag, end) for tag, end in enumerate(ends)]
+    pool = ShmemVectorEnv(fns, num_processes=1)
+    (host,) = pool.engine.hosts.supervisor.hosts
+    pool.close()
+    assert host.unclosed == {1, 2}
+
+
+@pytest.mark.parametrize("end", [interrupt, partial(sys.exit, 3)])
+def test_a_close_that_raises_no_ordinary_exception(end):
+    closed = []
+    fns = [partial(EndsInClose, 0, end), partial(EndsInClose, 1, partial(closed.append, 1))]
+    pool = PLACES["dummy"](fns)
+    with pytest.warns(RuntimeWarning, match="env 0: close raised (KeyboardInterrupt|SystemExit): "):
+        pool.close()
+    assert closed == [1]
+
+
+def test_ctrl_c_during_a_close():
+    def ctrl_c():
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(lambda: False)
+
+    pool = PLACES["dummy"]([partial(EndsInClose, 0, ctrl_c)])
+    with pytest.raises(KeyboardInterrupt):
+        pool.close()
+
+
+def test_a_worker_process_that_ends_between_requests_says_why():
+    """A handler of the env raises while the process waits for requests."""
+
+    class Timed(envs.CountEnv):
+        def reset(self, **kwargs):
+            def handle(*_):
+                raise TimeoutError("the simulator's own alarm")
+
+            signal.signal(signal.SIGALRM, handle)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            return super().reset(**kwargs)
+
+    pool = PLACES["shmem-fork"]([Timed])
+    pool.reset()
+    (host,) = pool.engine.hosts.supervisor.hosts
+    assert wait_until(host.has_ended)
+    text = r"ended by an exception between requests: TimeoutError: the simulator's own alarm"
+    with pytest.raises(WorkerDiedError, match=rf"env 0: .*{text} \(test_start_and_end.py:\d+\)"):
+        pool.step([0])
+    pool.close()
