@@ -6,7 +6,9 @@ import functools
 import os
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -117,6 +119,8 @@ class BaseVectorEnv:
             self._meter = Meter(self.engine) if self._options.pool.measure else None
             if hosts.supervisor is not None:
                 warn_of_torch(len(hosts.supervisor.hosts))
+                # At exit, just before the supervisor's own finalizer, which ends the processes.
+                Finalize(self, _note_exit, [weakref.ref(self)], exitpriority=11)
             self.is_closed = self._is_freed = False
         except BaseException:
             self.is_closed = self._is_freed = True
@@ -588,6 +592,11 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
         engine.flight.recorder = Recorder(engine.block, Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()
+
+
+def _note_exit(pool_ref: weakref.ref[BaseVectorEnv]) -> None:
+    if (pool := pool_ref()) is not None:
+        pool.is_closed = True
 
 
 def settled(pool: BaseVectorEnv) -> Iterator[StepResult]:

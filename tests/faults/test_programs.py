@@ -85,6 +85,37 @@ def test_sigpipe_at_its_default_does_not_end_the_program_when_a_process_dies(tmp
     assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
 
 
+AT_EXIT = """
+    import atexit, multiprocessing.util
+
+    from gymnasium.error import ClosedEnvironmentError
+
+    import envpool_py
+    from envpool_py.testing import CountingEnv
+
+    def late():
+        for pool in pools:
+            try:
+                pool.step([0])
+            except ClosedEnvironmentError as error:
+                print(pool.closed, error)
+            pool.close()
+
+    kinds = envpool_py.ShmemVectorEnv, envpool_py.ThreadVectorEnv
+    pools = [kind([CountingEnv]) for kind in kinds]
+    # Handlers run in the reverse order.
+    atexit.unregister(multiprocessing.util._exit_function)
+    atexit.register(late)
+    atexit.register(multiprocessing.util._exit_function)
+"""
+
+
+def test_a_pool_that_was_closed_at_exit_says_so(tmp_path):
+    done = run_script(tmp_path, AT_EXIT)
+    said = [f"True {name}VectorEnv is closed; make a new pool\n" for name in ("Shmem", "Thread")]
+    assert (done.stdout, done.returncode) == ("".join(said), 0), done.stderr
+
+
 CTRL_C = """
     import gc, random, sys, threading, time, warnings
     from signal import SIGINT, raise_signal
