@@ -514,7 +514,8 @@ class BaseVectorEnv:
             return
         text = f"unclosed {type(self).__name__}"
         try:
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            if not self.is_closed:  # else ``close`` was interrupted
+                warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
         finally:  # a filter may turn the warning into an error
             self.close()
 

@@ -2,7 +2,6 @@
 
 import cProfile
 import functools
-import os
 import time
 from unittest import mock
 
@@ -153,9 +152,9 @@ def test_calls_of_a_step(wait_num, limit):
 
 @pytest.mark.parametrize("seed", [None, 7])
 def test_resets_are_one_message_for_each_process(seed):
-    with (
-        ShmemVectorEnv([envs.CountEnv] * 64, num_processes=2) as pool,
-        mock.patch("os.write", wraps=os.write) as write,
-    ):
+    with ShmemVectorEnv([envs.CountEnv] * 64, num_processes=2) as pool:
+        sends = [mock.Mock(wraps=host.stream.send) for host in pool.engine.hosts.all]
+        for host, send in zip(pool.engine.hosts.all, sends, strict=True):
+            host.stream.send = send
         pool.reset(seed=seed)
-        assert write.call_count == 2
+        assert [send.call_count for send in sends] == [1, 1]

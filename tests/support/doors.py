@@ -40,7 +40,9 @@ def note(env_id, error):
     del env_id, error
 
 
-RAY = frozenset(("threads_per_process", "affinity", "context", "start_method"))
+RAY = frozenset(
+    ("threads_per_process", "affinity", "context", "start_method", "fresh_process")
+)
 THREADS = RAY | {"caller_steps", "num_processes"}
 IN_PROCESS = THREADS | {"step_timeout"}
 WHOLE = frozenset(("wait_num", "timeout"))
@@ -66,6 +68,7 @@ OPTIONS = {
     "threads_per_process": (2, {}),
     "affinity": (True, {}),
     "step_timeout": (60.0, {}),
+    "fresh_process": (True, {}),
     "caller_steps": (True, {"num_processes": 1}),
     "num_processes": (1, {}),
     "context": ("fork", {}),

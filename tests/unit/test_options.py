@@ -29,6 +29,7 @@ OF_ALL = {
 }
 FIRST = {"env_fns", "wait_num", "timeout"}
 OF_PROCESSES = {"threads_per_process", "affinity", "step_timeout", "caller_steps"}
+OF_PROCESSES |= {"fresh_process"}
 OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
 OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers", "num_threads"}
 CALLABLES = [
@@ -50,6 +51,7 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
         "affinity": False,
         "step_timeout": None,
         "caller_steps": False,
+        "fresh_process": False,
     }
     if function is make:
         others |= {"autoreset_mode": "same_step", "columns": True, "caller_steps": None}
