@@ -7,6 +7,7 @@ this module chooses automatic resets and the seeds of episodes.
 from __future__ import annotations
 
 import operator
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from envpool_py import coroutine_envs, seeding
 from envpool_py.env import spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
+from envpool_py.env.forks import FORKS, end_copy, ending_copies
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
@@ -78,7 +80,8 @@ class Executor:
         self.configure()
 
     def _make(self) -> None:
-        env = coroutine_envs.adapted(self._env_fn())
+        with ending_copies():
+            env = coroutine_envs.adapted(self._env_fn())
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with suppressed():
                 env.close()
@@ -104,7 +107,9 @@ class Executor:
 
     def __call__(self, request: Request) -> Any:
         if not KINDS[request.kind].has_row:
-            return coroutine_envs.run(getattr(self, request.kind)(*request.args, **request.kwargs))
+            method = getattr(self, request.kind)
+            with ending_copies():
+                return coroutine_envs.run(method(*request.args, **request.kwargs))
         row = self.row_of(request)
         if request.kind == "seed":
             return [*request.args, *request.kwargs.values()]
@@ -202,9 +207,12 @@ class Executor:
         if heartbeat.is_read:
             heartbeat.begin(self.env_id)
         begun = 0 if times is None else time.perf_counter_ns()
+        forks = FORKS[0]
         try:
             return self.env.step(action)
         finally:
+            if FORKS[0] != forks:
+                end_copy(forks, sys.exc_info()[1])
             heartbeat.leave()
             if times is not None:
                 times.note_step(time.perf_counter_ns() - begun)
@@ -213,7 +221,8 @@ class Executor:
         self.heartbeat.enter()
         begun = time.perf_counter_ns()
         try:
-            result = self.env.reset(**kwargs)
+            with ending_copies():
+                result = self.env.reset(**kwargs)
         finally:
             self.heartbeat.leave()
         if self.times is not None:
@@ -244,7 +253,8 @@ class Executor:
         final = spaces.snapshot(info) if info else {}
         begun: dict[str, Any] = {}
         try:
-            first, begun = self._begin_episode({})
+            with ending_copies():
+                first, begun = self._begin_episode({})
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
         info = FinalInfo(begun)
@@ -269,7 +279,8 @@ class Executor:
             self.heartbeat.begin(self.env_id)
         if request.kind == "lost_step":
             return self.lost_step(request.args[0], request.error)
-        row = getattr(self, request.kind)(*request.args, **request.kwargs)
+        with ending_copies():
+            row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.error:
             row[4]["env_error"] = request.error
         return row
@@ -397,7 +408,8 @@ class Executor:
             self._closed = True
             close = getattr(self.env, "close", None)
             if close is not None:
-                close()
+                with ending_copies():
+                    close()
 
 
 def _refuse() -> Any:

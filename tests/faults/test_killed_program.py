@@ -71,7 +71,7 @@ def is_gone(mark):
 def test_nothing_is_left(context, times, how):
     for number in range(times):
         mark = f"{os.getpid()}-{context}-{how}-{number}"
-        delay = random.uniform(0.0, 1.5)  # noqa: S311 - moments from the first import on
+        delay = random.uniform(0.0, 1.5)
         program = subprocess.Popen(
             [sys.executable, "-m", __spec__.name, how, context, str(delay)],
             env={**os.environ, MARK: mark, "PYTHONPATH": str(ROOT)},
