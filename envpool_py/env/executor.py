@@ -187,7 +187,8 @@ class Executor:
 
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
-        if self._closed:
+        # An env that could not be recreated is closed too: its error comes first.
+        if self._closed and not (self._is_new and self._pending):
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
             self.heartbeat.begin(self.env_id)
@@ -265,9 +266,10 @@ class Executor:
         """Raise the error of an automatic reset in the next step; raise an interrupt at once."""
         if is_interrupt(error):
             raise error
+        inner, self.inner = self.inner or "reset", ""
 
         def raise_late() -> Row:
-            self._pending = None
+            self._pending, self.inner = None, inner
             raise error
 
         self._pending = raise_late

@@ -85,9 +85,9 @@ def steps_of(place, where, what, path):
         episode, t = divmod(number, LENGTH)
         obs = pool.step([0] * 3)[0].tolist()
         if obs != [[tag, episode, t] for tag in range(3)]:
-            print("wrong at", number, obs)
+            os.write(1, f"wrong at {number}: {obs}\n".encode())
         if number == 30 and (counts := pool.call("count")) != [30] * 3:
-            print("wrong counts", counts)
+            os.write(1, f"wrong counts: {counts}\n".encode())
     pool.close()
     # Of a copy that comes here the line is written at its end.
     os.write(1, f"{where} {what}\n".encode())
@@ -99,7 +99,7 @@ def run_all(place, folder):
             path = Path(folder, f"{where} {what}")
             steps_of(place, where, what, path)
             if not wait_until(lambda path=path: not running(int(path.read_text()))):
-                print("the copy is left:", path.name)
+                os.write(1, b"the copy is left\n")
 
 
 @pytest.mark.slow
