@@ -7,6 +7,7 @@ this module chooses automatic resets and the seeds of episodes.
 from __future__ import annotations
 
 import operator
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from envpool_py import coroutine_envs, seeding
 from envpool_py.env import spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
+from envpool_py.env.forks import FORKS, end_copy, ending_copies
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
@@ -86,7 +88,8 @@ class Executor:
         self.configure()
 
     def _make(self) -> None:
-        env = coroutine_envs.adapted(self._env_fn())
+        with ending_copies():
+            env = coroutine_envs.adapted(self._env_fn())
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with suppressed():
                 env.close()
@@ -112,7 +115,9 @@ class Executor:
 
     def __call__(self, request: Request) -> Any:
         if not KINDS[request.kind].has_row:
-            return coroutine_envs.run(getattr(self, request.kind)(*request.args, **request.kwargs))
+            method = getattr(self, request.kind)
+            with ending_copies():
+                return coroutine_envs.run(method(*request.args, **request.kwargs))
         row = self.row_of(request)
         if request.kind == "seed":
             return [*request.args, *request.kwargs.values()]
@@ -197,7 +202,8 @@ class Executor:
 
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
-        if self._closed:
+        # An env that could not be recreated is closed too: its error comes first.
+        if self._closed and not (self._is_new and self._pending):
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
             self.heartbeat.begin(self.env_id)
@@ -217,9 +223,12 @@ class Executor:
         if heartbeat.is_read:
             heartbeat.begin(self.env_id)
         begun = 0 if times is None else time.perf_counter_ns()
+        forks = FORKS[0]
         try:
             return self.env.step(action)
         finally:
+            if FORKS[0] != forks:
+                end_copy(forks, sys.exc_info()[1])
             heartbeat.leave()
             if times is not None:
                 times.note_step(time.perf_counter_ns() - begun)
@@ -228,7 +237,8 @@ class Executor:
         self.heartbeat.enter()
         begun = time.perf_counter_ns()
         try:
-            result = self.env.reset(**kwargs)
+            with ending_copies():
+                result = self.env.reset(**kwargs)
         finally:
             self.heartbeat.leave()
         if self.times is not None:
@@ -259,7 +269,8 @@ class Executor:
         final = spaces.snapshot(info) if info else {}
         begun: dict[str, Any] = {}
         try:
-            first, begun = self._begin_episode({})
+            with ending_copies():
+                first, begun = self._begin_episode({})
         except RecycleDue:
             raise RecycleDue(spaces.snapshot(obs), reward, terminated, truncated, final) from None
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
@@ -272,9 +283,10 @@ class Executor:
         """Raise the error of an automatic reset in the next step; raise an interrupt at once."""
         if is_interrupt(error):
             raise error
+        inner, self.inner = self.inner or "reset", ""
 
         def raise_late() -> Row:
-            self._pending = None
+            self._pending, self.inner = None, inner
             raise error
 
         self._pending = raise_late
@@ -285,7 +297,8 @@ class Executor:
             self(request.before)
         if request.kind == "lost_step":
             return self.lost_step(request.args[0], request.error)
-        row = getattr(self, request.kind)(*request.args, **request.kwargs)
+        with ending_copies():
+            row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.error:
             row[4]["env_error"] = request.error
         return row
@@ -424,7 +437,8 @@ class Executor:
             self._closed = True
             close = getattr(self.env, "close", None)
             if close is not None:
-                close()
+                with ending_copies():
+                    close()
 
 
 def _refuse() -> Any:

@@ -265,6 +265,13 @@ def stack_objects(values: list[Any], leaf: Leaf) -> Array:
 
 def snapshot(value: Any) -> Any:
     """Return a deep copy of ``value``; envs, and objects that cannot be copied, unchanged."""
+    try:
+        return _snapshot(value)
+    except RecursionError:  # it holds itself
+        return copy.deepcopy(value)
+
+
+def _snapshot(value: Any) -> Any:
     kind = type(value)
     if kind is dict and _IMMUTABLE.issuperset(map(type, value.values())):
         return value.copy()  # the most frequent case first
@@ -273,14 +280,14 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
     if kind is list or kind is tuple:
-        return kind(map(snapshot, value))
+        return kind(map(_snapshot, value))
     if isinstance(value, dict):
         clone = copy.copy(value)
         for key, part in value.items():
-            clone[key] = snapshot(part)
+            clone[key] = _snapshot(part)
         return clone
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*map(snapshot, value))
+        return kind(*map(_snapshot, value))
     try:
         return copy.deepcopy(value)
     except ordinary():  # it cannot be copied

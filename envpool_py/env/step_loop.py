@@ -4,7 +4,8 @@ This is the code that runs most often, in every worker process and for envs in t
 Each field of a row has a fast test for the usual case, and a slow function for all other cases.
 Values that the block cannot hold go to ``send`` before the row's mark announces them.
 
-Invariants: a row is complete before its token is published; an error changes no other row.
+Invariants: a row is complete before its token is published; an error changes no other row; a copy
+of the process that an env has forked writes nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
 from envpool_py.env.block_io import actions_of, flat_rows, writer_of
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
+from envpool_py.env.forks import FORKS, end_copy
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import ASK, ID_MASK, KINDS, RESET, Request
 from envpool_py.env.step_times import StepTimes
@@ -89,12 +91,14 @@ class StepLoop:
         Return early at ``due``, a time of ``time.perf_counter`` (0: none), and after ``limit``
         tokens; ``todo`` then still has the remaining tokens.
         """
+        forks = FORKS[0]
         some = todo if limit is None or limit >= length_hint(todo) else islice(todo, limit)
         while True:
             try:
                 self._run(some, due)
                 break
             except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
+                end_copy(forks, error)
                 token = tokens[len(tokens) - 1 - length_hint(todo)]
                 self.note_error(token, "reset" if token & RESET else "step", error)
                 if due and time.perf_counter() > due:
@@ -131,18 +135,20 @@ class StepLoop:
         words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
         keep_info, convert, finish = self._keep_info, self._reward, self._finish
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
-        np_false, np_float = np.False_, np.float64
+        np_false, np_float, count = np.False_, np.float64, FORKS
         shares = len(self._executors) > 1 and not self._heartbeat.is_read
         current = self._heartbeat.numbers if shares else None
 
         def run(todo: Iterator[int], due: float) -> None:
-            timed = due > 0
+            timed, forks = due > 0, count[0]
             for token in todo:
                 i = token & ID_MASK
                 if current is not None:
                     current[0] = ~i  # for the log line of a hang
                 # ``step`` is looked up each time, because an env may rebind it.
                 row = reset(i) if token & RESET else steppers[i].step(actions[i])
+                if count[0] != forks:
+                    end_copy(forks)
                 try:
                     obs, reward, terminated, truncated, info = row
                 except (TypeError, ValueError):

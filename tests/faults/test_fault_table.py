@@ -109,7 +109,8 @@ DEATHS = {
     "orphan": "exited with code 37",  # a child of the env still holds all descriptors
     "closefds": "exited with code 1",
     "idle": "was killed by SIGKILL",  # between two calls
-    "corrupt": "ended by an exception between requests: ValueError: no message has kind",  # somebody writes into the pool's end of the connection
+    # Somebody writes into the pool's end of the connection.
+    "corrupt": "ended by an exception between requests: ValueError: no message has kind",
     "disconnect": "was killed: it closed its connection",  # ... and hangs
     "rubbish": UNREADABLE,
     "unreadable": UNREADABLE,

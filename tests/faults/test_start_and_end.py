@@ -516,6 +516,7 @@ def test_ctrl_c_during_a_close():
     pool = PLACES["dummy"]([partial(EndsInClose, 0, ctrl_c)])
     with pytest.raises(KeyboardInterrupt):
         pool.close()
+    pool.close()
 
 
 def test_a_worker_process_that_ends_between_requests_says_why():

@@ -126,3 +126,46 @@ def test_an_env_fn_that_does_not_fit_leaves_its_env_dead_until_one_fits(place):
         assert pool.get_env_attr("tag") == [0, 1, 2]
         pool.reset()
         assert pool.step([2, 2, 2])[0].shape == (3, 3)
+
+
+@PLACE
+@pytest.mark.parametrize("mode", ["same_step", "next_step", None])
+def test_the_error_of_an_env_fn_at_recycling_arrives_as_that_error(place, mode, tmp_path):
+    refuses = tmp_path / "refuses"
+
+    def make(tag):
+        if refuses.exists():
+            raise OSError("the license server refuses")
+        return envs.CountEnv(tag, 2)
+
+    text = r"env 0: env_fn raised OSError: the license server refuses \(test_recreated.py:\d+\)"
+    fns = [functools.partial(make, tag) for tag in range(3)]
+    with PLACES[place](fns, recycle=1, autoreset_mode=mode) as pool:
+        pool.reset()
+        pool.step([0] * 3)
+        refuses.touch()
+        assert pool.step([0], [0])[2].tolist() == [True]
+        if mode == "same_step":  # its error belongs to the next step, not to a call in between
+            with pytest.raises(AttributeError, match="env 0: call raised"):
+                pool.call("no_such_method", id=[0])
+        with pytest.raises(EnvError, match=text):
+            pool.reset([0]) if mode is None else pool.step([0], [0])
+        with pytest.raises(EnvError, match=text):
+            pool.reset([0])
+        refuses.unlink()
+        assert pool.reset([0])[0].tolist() == [[0, 0, 0]]
+        assert pool.step([0] * 3)[0][0].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("place", ["dummy", "thread", "shmem-fork-packed"])
+def test_an_info_that_holds_itself(place):
+    class Circular(envs.CountEnv):
+        def step(self, action):
+            row = super().step(action)
+            row[4]["whole"] = row[4]
+            return row
+
+    with PLACES[place]([Circular] * 3) as pool:
+        pool.reset()
+        info = pool.step([0] * 3)[4][0]["whole"]
+        assert info["whole"]["whole"]["step"] == 1

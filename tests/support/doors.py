@@ -40,9 +40,7 @@ def note(env_id, error):
     del env_id, error
 
 
-RAY = frozenset(
-    ("threads_per_process", "affinity", "context", "start_method", "fresh_process")
-)
+RAY = frozenset(("threads_per_process", "affinity", "context", "start_method", "fresh_process"))
 THREADS = RAY | {"caller_steps", "num_processes"}
 IN_PROCESS = THREADS | {"step_timeout"}
 WHOLE = frozenset(("wait_num", "timeout"))

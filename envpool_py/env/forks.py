@@ -1,0 +1,44 @@
+"""Forks within code of an env: the copy of the process ends when it leaves that code.
+
+Else the copy would go on as a second worker, or run the caller's program a second time: it would
+write rows into the shared memory and take messages from the socket of the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+#: The number of forks between the first process and this one, as the only item.
+FORKS = [0]
+
+
+def _count() -> None:
+    FORKS[0] += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count)
+
+
+def end_copy(forks: int, error: BaseException | None = None) -> None:
+    """End this process, without output, if it is a copy: if ``FORKS[0]`` was ``forks`` before.
+
+    ``error``: the exception that has left the env's code; the code of a SystemExit is kept.
+    """
+    if FORKS[0] != forks:
+        code = error.code if isinstance(error, SystemExit) else None if error is None else 1
+        os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
+
+
+@contextlib.contextmanager
+def ending_copies() -> Iterator[None]:
+    """Run code of an env in this block; a copy of the process does not leave it."""
+    forks = FORKS[0]
+    try:
+        yield
+    except BaseException as error:
+        end_copy(forks, error)
+        raise
+    end_copy(forks)
