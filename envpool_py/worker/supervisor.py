@@ -24,13 +24,13 @@ from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
+from envpool_py.env.pickling import dumps_by_value
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
@@ -149,7 +149,7 @@ class Supervisor:
         if self.context is None or self.context.get_start_method() == "fork":
             return env_fn
         try:
-            return cloudpickle.dumps(env_fn)
+            return dumps_by_value(env_fn)
         except ordinary() as error:
             text = f"env_fn cannot be pickled: {type(error).__name__}: {error}"
             message = f"env {i}: {text}; create that object inside env_fn"
