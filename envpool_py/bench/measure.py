@@ -23,12 +23,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
 from envpool_py.env import spaces
 from envpool_py.env.failures import describe
+from envpool_py.env.pickling import dumps_by_value
 from envpool_py.errors import EnvError, name_exit
 from envpool_py.pool.pool_classes import DummyVectorEnv
 
@@ -116,7 +116,7 @@ def carry_out(job: Job) -> list[Measurement]:
     limit = 120.0 + 3 * job.seconds * len(job.callers)  # imports, start and end take time too
     path = os.pathsep.join(filter(None, sys.path))
     try:
-        data = cloudpickle.dumps(job)
+        data = dumps_by_value(job)
     except Exception as error:  # noqa: BLE001 - pickling runs the user's code
         text = f"the env can't be sent to a process: {describe(error)}"
         raise MeasurementError(text) from None

@@ -14,13 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
+from envpool_py.env.pickling import dumps_by_value
 from envpool_py.errors import PACKAGE, EnvError, make_error
 from envpool_py.interrupts import ordinary, suppressed
 
-# The folders of Python and of installed packages.
-_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+# In the path of a file of Python, or of an installed package.
+_INSTALLED = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
+_INSTALLED += sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep
+# The files of code that is in no file: of ``python -c`` and ``python < script.py``, of cloudpickle.
+_NO_FILES = "<string>", "<stdin>", "<dynamic-code>"
 
 #: Largest pickled exception that a worker process sends, in bytes; a larger one is sent as text.
 LARGEST_EXCEPTION = 1 << 20
@@ -51,7 +53,7 @@ def pack_failure(exception: BaseException, request: str) -> bytes:
     """Pickle an exception as text, and also the exception if it can be unpickled."""
     pickled = b""
     with suppressed():  # pickling runs the user's code
-        data = cloudpickle.dumps(exception)
+        data = dumps_by_value(exception)
         # An exception that cannot be unpickled here cannot be unpickled in the caller either.
         if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
             pickled = data
@@ -65,9 +67,15 @@ def line_of(exception: BaseException) -> str:
 
 def place_in(lines: Sequence[Any]) -> str:
     """Return the last of these (file, line, ...) that is the user's, or of an installed package."""
-    found = [line for line in lines if not line[0].startswith(("<", PACKAGE))]
-    found = [line for line in found if not line[0].startswith(_INSTALLED)] or found
-    return f" ({Path(found[-1][0]).name}:{found[-1][1]})" if found else ""
+    file, line, *_ = max(reversed(lines), key=lambda each: _rank(each[0]), default=("", 0))
+    return f" ({Path(file).name}:{line})" if _rank(file) else ""
+
+
+def _rank(file: str) -> int:
+    """Return 3 for a file of the user, 2 for such code in no file, 1 for other packages; else 0."""
+    if not file or file.startswith(("<", PACKAGE)):
+        return 2 * (file in _NO_FILES)
+    return 1 if any(part in file for part in _INSTALLED) else 3
 
 
 def stack_of(dump: str, number: int = 0) -> tuple[str, str]:

@@ -17,10 +17,9 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
-import cloudpickle
-
+from envpool_py.env.pickling import dumps_by_value
 from envpool_py.env.request import ID_MASK, pack_token
 from envpool_py.interrupts import ordinary
 from envpool_py.worker import file_descriptors
@@ -58,7 +57,7 @@ def dumps(value: Any, what: str) -> bytes:
     except ordinary():
         pass  # cloudpickle can pickle more
     try:
-        return cast("bytes", cloudpickle.dumps(value, protocol=5))
+        return dumps_by_value(value)
     except ordinary() as error:
         raise TypeError(f"{what} cannot be pickled: {error}") from error
 

@@ -23,15 +23,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any, cast
+from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
+from envpool_py.env.pickling import dumps_by_value
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
@@ -152,7 +152,9 @@ class Supervisor:
         """Make env ``i`` by this env_fn when its process is restarted."""
         for host in self.hosts:
             if i in host.ids:  # else this process steps the env
-                host.env_fns[host.ids.index(i)] = self._packed(env_fn, i)
+                k = host.ids.index(i)
+                pack = self._pickled if isinstance(host.env_fns[k], bytes) else self._packed
+                host.env_fns[k] = pack(env_fn, i)
 
     def _packed(self, env_fn: Callable[[], object], i: int) -> Any:
         """Pickle the ``env_fn`` of env ``i`` for another program; may raise EnvError."""
@@ -162,7 +164,7 @@ class Supervisor:
 
     def _pickled(self, env_fn: Callable[[], object], i: int) -> bytes:
         try:
-            return cast("bytes", cloudpickle.dumps(env_fn))
+            return dumps_by_value(env_fn)
         except ordinary() as error:
             text = f"env_fn cannot be pickled: {type(error).__name__}: {error}"
             message = f"env {i}: {text}; create that object inside env_fn"

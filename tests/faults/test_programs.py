@@ -2,12 +2,13 @@
 
 import json
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from tests.faults.helpers import run_script, running
-from tests.support.helpers import wait_until
+from tests.support.helpers import run_python, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +115,40 @@ def test_a_pool_that_was_closed_at_exit_says_so(tmp_path):
     done = run_script(tmp_path, AT_EXIT)
     said = [f"True {name}VectorEnv is closed; make a new pool\n" for name in ("Shmem", "Thread")]
     assert (done.stdout, done.returncode) == ("".join(said), 0), done.stderr
+
+
+LINES = """
+    import json, os, sys, time
+
+    import envpool_py
+    from envpool_py.testing import CountingEnv
+
+    class Env(CountingEnv):
+        def step(self, action):
+            if action == 0:
+                json.loads("{")
+            if action == 1:
+                time.sleep(600)
+            os.abort()
+
+    if __name__ == "__main__":
+        for context in ("fork", "forkserver", "spawn"):
+            for action in range(3):
+                options = {"context": context, "step_timeout": 0.5}
+                with envpool_py.ShmemVectorEnv([lambda: Env()], **options) as pool:
+                    pool.reset()
+                    try:
+                        pool.step([action])
+                    except envpool_py.EnvError as error:
+                        print(error.message.rpartition("(")[2].partition(")")[0])
+"""
+
+
+def test_the_line_is_that_of_the_main_script_with_every_start_method(tmp_path):
+    done = run_script(tmp_path, LINES)
+    assert done.stdout.split() == ["script.py:10", "script.py:12", "script.py:13"] * 3, done.stderr
+    program = textwrap.dedent(LINES).replace('("fork", "forkserver", "spawn")', '("fork",)')
+    assert run_python("-c", program).split() == ["<string>:10", "<string>:12", "<string>:13"]
 
 
 CTRL_C = """

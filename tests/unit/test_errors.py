@@ -5,6 +5,8 @@
 
 import copy
 import errno
+import json
+import os
 import pickle
 import signal
 
@@ -12,6 +14,7 @@ import pytest
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError, errors
 from envpool_py.env import failures
+from envpool_py.env.pickling import dumps_by_value
 from tests.support import envs
 
 
@@ -76,6 +79,33 @@ def test_several_errors_become_the_first_which_names_the_others():
     assert errors.combine([*died, late]) is late
     assert late.env_ids == (1, 0, 2)
     assert str(late).count("also: ") == 1
+
+
+def test_code_that_is_pickled_by_value_keeps_its_file_and_line():
+    """With every version of cloudpickle; `tests/faults/test_programs.py` has whole programs."""
+    text = "def outer():\n    def inner():\n        raise ValueError('no')\n    return inner\n"
+    names = {"__name__": "__main__"}  # else it is pickled by its name
+    exec(compile(text, "/home/me/reacher.py", "exec"), names)
+    for function in (names["outer"](), pickle.loads(dumps_by_value(names["outer"]))()):
+        with pytest.raises(ValueError, match="no") as caught:
+            pickle.loads(dumps_by_value(function))()
+        assert failures.line_of(caught.value) == " (reacher.py:3)"
+
+
+def test_the_line_is_the_last_one_of_the_user():
+    user, given = "/usr/local/app/reacher.py", "<string>"
+    packages = [json.decoder.__file__, f"{os.sep}lib{os.sep}site-packages{os.sep}a{os.sep}b.py"]
+    ours, frozen = failures.__file__, "<frozen runpy>"
+    for files, place in (
+        ([ours, given, user, *packages, given, ours], " (reacher.py:2)"),
+        ([user, user, packages[0]], " (reacher.py:1)"),
+        ([given, given, *packages, frozen], " (<string>:1)"),
+        ([packages[1], packages[0], frozen, ours], " (decoder.py:1)"),
+        ([packages[0], packages[1]], " (b.py:1)"),
+        ([frozen, ours], ""),
+        ([], ""),
+    ):
+        assert failures.place_in([(file, line) for line, file in enumerate(files)]) == place
 
 
 def test_how_ids_and_exits_are_named():
