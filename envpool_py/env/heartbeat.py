@@ -35,6 +35,11 @@ class Heartbeat:
         self._numbers[3] = threading.get_ident()
         self.enter, self.leave = enter, leave
 
+    @property
+    def env(self) -> int:
+        """The env that carries out a request, see ``worker.watchdog``."""
+        return int(self._numbers[0])
+
     def begin(self, i: int, *, timed: bool = True) -> None:
         self.leave()
         # In this order, so that the parent may read a time that is too late, but never too early.
