@@ -17,7 +17,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py.env.forks import ending_copies
+from envpool_py.forks import ending_copies
 
 
 class _Loop(threading.Thread):

@@ -176,16 +176,15 @@ def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_erro
 
 
 class StubbornEnv(envs.CountEnv):
-    """Action 1 waits without end, whatever cancels it."""
+    """Action 1 waits until it is released, whatever cancels it."""
 
-    begun = threading.Event()
+    begun, released = threading.Event(), threading.Event()
 
     async def step(self, action):
-        if action == 1:
+        while action and not self.released.is_set():
             self.begun.set()
-        while action == 1:
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
+                await asyncio.sleep(1e-3)
         return super().step(action)
 
 
@@ -210,6 +209,8 @@ def test_close_abandons_a_coroutine_that_cannot_be_cancelled(monkeypatch):
     assert StubbornEnv.begun.wait(60)
     with pytest.warns(RuntimeWarning, match="env 1: its coroutine has not ended after"):
         pool.close()
+    StubbornEnv.released.set()
+    assert wait_until(lambda: not alive())
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
