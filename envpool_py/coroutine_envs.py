@@ -10,12 +10,14 @@ import contextlib
 import inspect
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import FrameType
 from typing import Any
 
 import gymnasium as gym
+
+from envpool_py.forks import ending_copies
 
 
 class _Loop(threading.Thread):
@@ -43,8 +45,41 @@ class _Loop(threading.Thread):
 
 _lock = threading.Lock()
 _loops: list[_Loop] = []  # one or none
-# For each thread that waits: the coroutine, and its result.
-_waiting: dict[int, tuple[Any, Any]] = {}
+# For each thread that waits: for what.
+_waiting: dict[int, _Call] = {}
+# For this thread, as ``is_cancelled``: whether the request that it carries out is cancelled.
+_this_thread = threading.local()
+
+
+class _Call:
+    """A coroutine for which a thread waits."""
+
+    def __init__(self, coroutine: Any, loop: Any) -> None:
+        import asyncio  # noqa: PLC0415 - as above
+
+        self.coroutine, self._loop, self._asyncio = coroutine, loop, asyncio
+        self._task: Any = None
+        self._was_cancelled = False
+        self.future = asyncio.run_coroutine_threadsafe(self._run(), loop)
+
+    async def _run(self) -> Any:
+        self._task = self._asyncio.current_task()
+        if self._was_cancelled:
+            self.coroutine.close()
+            raise self._asyncio.CancelledError
+        with ending_copies():
+            return await self.coroutine
+
+    def cancel(self) -> None:
+        """Cancel it; the thread waits until it has ended."""
+
+        def cancel() -> None:
+            self._was_cancelled = True
+            if self._task is not None:
+                self._task.cancel()
+
+        with contextlib.suppress(RuntimeError):  # it has ended, and so has the loop
+            self._loop.call_soon_threadsafe(cancel)
 
 
 def _forget() -> None:
@@ -81,29 +116,40 @@ def run(result: Any) -> Any:
     """Run a coroutine in the event loop and return its result; return anything else unchanged."""
     if not inspect.iscoroutine(result):
         return result
-    import asyncio  # noqa: PLC0415 - as above
-
     thread = threading.get_ident()
     with _running() as loop:
-        future = asyncio.run_coroutine_threadsafe(result, loop)
-        _waiting[thread] = result, future
+        _waiting[thread] = call = _Call(result, loop)
         try:
-            return future.result()
+            cancel(thread, getattr(_this_thread, "is_cancelled", lambda: False))
+            return call.future.result()
         finally:
-            future.cancel()  # has no effect if it has ended
+            call.future.cancel()  # has no effect if it has ended
             del _waiting[thread]
 
 
-def cancel(thread: int) -> None:
-    """Cancel the coroutine for which this thread waits, if there is one."""
-    if (waiting := _waiting.get(thread)) is not None:
-        waiting[1].cancel()
+def let_cancel(is_cancelled: Callable[[], bool]) -> None:
+    """Let ``is_cancelled`` say whether the request that this thread carries out is cancelled."""
+    _this_thread.is_cancelled = is_cancelled
+
+
+def cancel(thread: int, is_cancelled: Callable[[], bool]) -> None:
+    """Cancel the coroutine for which this thread waits, if its request is cancelled."""
+    # In this order: if the thread goes on in between, this call has ended.
+    call = _waiting.get(thread)
+    if call is not None and is_cancelled():
+        call.cancel()
+
+
+def abandon(thread: int) -> None:
+    """Cancel the coroutine for which this thread waits; the thread does not wait for its end."""
+    if (call := _waiting.get(thread)) is not None:
+        call.future.cancel()
 
 
 def frames_of(thread: int) -> list[tuple[FrameType, int]]:
     """Return frames and lines of the coroutine for which this thread waits, the innermost first."""
     found: list[tuple[FrameType, int]] = []
-    coroutine, _ = _waiting.get(thread, (None, None))
+    coroutine: Any = getattr(_waiting.get(thread), "coroutine", None)
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
         found.insert(0, (frame, frame.f_lineno))
         coroutine = coroutine.cr_await

@@ -20,11 +20,11 @@ from envpool_py import coroutine_envs, seeding
 from envpool_py.env import spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
-from envpool_py.env.forks import FORKS, end_copy, ending_copies
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
 from envpool_py.errors import warn
+from envpool_py.forks import FORKS, end_copy, ending_copies
 from envpool_py.interrupts import is_interrupt, suppressed
 from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 

@@ -49,6 +49,11 @@ class Heartbeat:
         self._numbers[3] = threading.get_ident()
         self.enter, self.leave = enter or _pass, leave or _pass
 
+    @property
+    def env(self) -> int:
+        """The env that carries out a request: its id plus 1; 0: none."""
+        return abs(int(self._numbers[0]))  # ``~i`` is ``-(i + 1)``
+
     def begin(self, i: int, *, recreates: bool = False, sets_up: bool = False) -> None:
         """Note that a request to env ``i`` begins; ``sets_up``: it has no timeout."""
         self.leave()

@@ -43,7 +43,8 @@ class ThreadEnd:
 
     ``note`` takes tokens, or ``look``, which then handles the ``items``: token, status and value of
     what the block cannot hold. ``is_over``: whether the thread has nothing left to do. ``ended`` is
-    always False, see ``Stream``.
+    always False, see ``Stream``. ``cancelled``: the number of the last message whose requests are
+    cancelled, for the numbers that a heartbeat may have.
     """
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
@@ -51,6 +52,8 @@ class ThreadEnd:
         self.items: deque[tuple[int, int, Any]] = deque()
         self.is_over = self.is_abandoned = self.ended = False
         self.publish, self.send = note, partial(note, look)
+        self.cancelled: dict[int, float] = {}
+        self.received = 0
         self._lock = threading.Lock()
         self._holds_lock = False
 
@@ -73,6 +76,7 @@ class ThreadEnd:
         self.enter()
         message = self.inbox.get()
         self.leave()
+        self.received += 1
         return message
 
     def add(self, token: int, status: int, value: Any) -> None:
@@ -89,7 +93,7 @@ class ThreadEnd:
         self._lock.acquire(timeout=_WRITES_FOR)
         raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
         raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
-        coroutine_envs.cancel(thread)
+        coroutine_envs.abandon(thread)
         self.inbox.put((messages.CLOSE, None))
 
 
@@ -108,6 +112,11 @@ class EnvThread(EnvLoop):
         self.heartbeat = Heartbeat(row, end.enter, end.leave, limited=block.spec.timed)
         self._make_loop(block, block.keep_info)
 
+    def is_cancelled(self) -> bool:
+        """Whether the request is cancelled that the thread carries out."""
+        env = -1 if self.heartbeat is None else self.heartbeat.env
+        return bool(self._end.cancelled.get(env, -1) >= self._end.received)
+
     def close(self) -> None:
         self._end.enter()  # code of the envs runs, so the thread may be abandoned
         super().close()
@@ -115,6 +124,7 @@ class EnvThread(EnvLoop):
 
 def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:
     """Carry out the caller's requests until the caller ends or abandons the thread."""
+    coroutine_envs.let_cancel(loop.is_cancelled)
     try:
         with contextlib.suppress(Abandoned):
             try:
@@ -139,7 +149,9 @@ class ThreadHost(process_host.ProcessHost):
             if i in self.ids:  # of the thread before
                 del claimed[key]
         self.stream = end = ThreadEnd(self._poller.note, self._look)
-        args = EnvThread(self.ids, end, claimed), end, self.env_fns
+        self._envs = EnvThread(self.ids, end, claimed)
+        args = self._envs, end, self.env_fns
+        self.name, self.killed = type(self).name, type(self).killed
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
         try:
@@ -163,23 +175,39 @@ class ThreadHost(process_host.ProcessHost):
 
     def write(self, data: bytes) -> None:
         kind, _ = messages.HEADER.unpack_from(data)
+        if kind == messages.CLOSE:
+            self._cancel([-1, *[i + 1 for i in self.ids]])
         self._put(kind, data[messages.HEADER.size :])
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]
         return partial(self._put, messages.REQUESTS, own)
 
+    def cancel(self, ids: set[int]) -> set[int]:
+        self._cancel([i + 1 for i in ids])
+        return ids
+
+    def _cancel(self, envs: Sequence[int]) -> None:
+        """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""
+        if self._is_alive():
+            self.stream.cancelled.update(dict.fromkeys(envs, self.sent))
+            coroutine_envs.cancel(self.process.ident, self._envs.is_cancelled)
+
     def _stack_of(self, thread: int) -> tuple[str, str]:
-        return stack_of_thread(thread or self.process.ident)
+        thread = thread or self.process.ident
+        if coroutine_envs.frames_of(thread):
+            self.name, self.killed = "coroutine", "was cancelled"
+        return stack_of_thread(thread)
 
     def signal(self, signum: int) -> None:
         """Abandon the thread; other signals have no effect."""
         if self._is_alive() and signum == process_host.KILL and not self.has_ended():
             self._look()
+            what = "coroutine" if coroutine_envs.frames_of(self.process.ident) else "thread"
             self.stream.abandon(self.process.ident)
             self._poller.noticed = True
             if self.exit is None:
-                text = f"its thread has not ended after {GRACE:g} seconds and was abandoned"
+                text = f"its {what} has not ended after {GRACE:g} seconds and was abandoned"
                 message = f"{errors.name_ids(self.ids)}: {text}"
                 self.close_errors.append(errors.EnvError(message, self.ids, "close"))
 

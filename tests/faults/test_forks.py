@@ -12,7 +12,7 @@ from tests.support import envs
 from tests.support.helpers import run_python, wait_until
 from tests.support.places import PLACES
 
-WHERE = ("env_fn", "reset", "step", "call", "close")
+WHERE = ("env_fn", "reset", "step", "call", "coroutine", "close")
 CHILD = ("raises", "exits", "exec", "goes on", "returns")
 STEPS, LENGTH = 500, 50
 
@@ -67,7 +67,14 @@ class Forks(envs.CountEnv):
         return row
 
     def count(self):
+        if self.tag == 0 and self.where == "coroutine":
+            return self.count_later()
         self.fork("call")
+        return self.calls
+
+    async def count_later(self):
+        """Forks in the thread of the event loop."""
+        self.fork("coroutine")
         return self.calls
 
     def close(self):

@@ -1,6 +1,7 @@
 """Envs whose methods are coroutines: in one event loop per process, all in flight at once."""
 
 import asyncio
+import contextlib
 import functools
 import re
 import threading
@@ -132,7 +133,7 @@ def test_an_exception_keeps_type_and_id(place):
 class HangingEnv(envs.CountEnv):
     """Action 1 waits without end."""
 
-    cancelled = threading.Event()
+    begun, cancelled = threading.Event(), threading.Event()
 
     async def step(self, action):
         if action == 1:
@@ -140,6 +141,7 @@ class HangingEnv(envs.CountEnv):
         return super().step(action)
 
     async def hang_here(self):
+        self.begun.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -163,6 +165,7 @@ def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_erro
             with pytest.raises(EnvTimeoutError, match="env 1: did not end") as caught:
                 pool.step([0, 1])
             assert "in hang_here" in str(caught.value)
+            assert "; its coroutine was cancelled" in str(caught.value)
         else:
             assert pool.step([0, 1])[3].tolist() == [False, True]
         assert HangingEnv.cancelled.wait(60)
@@ -172,14 +175,76 @@ def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_erro
     assert not alive()
 
 
-def test_close_cancels_a_coroutine_that_hangs(monkeypatch):
-    monkeypatch.setattr(supervisor, "GRACE", 0.3)
+class StubbornEnv(envs.CountEnv):
+    """Action 1 waits until it is released, whatever cancels it."""
+
+    begun, released = threading.Event(), threading.Event()
+
+    async def step(self, action):
+        while action and not self.released.is_set():
+            self.begun.set()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1e-3)
+        return super().step(action)
+
+
+def test_close_cancels_a_coroutine_that_hangs():
+    """Within the time that a thread has: else there is a warning, which is an error here."""
+    HangingEnv.begun.clear()
+    HangingEnv.cancelled.clear()
     pool = ThreadVectorEnv(HANGING)
     pool.reset()
     pool.send([0, 1])
-    with pytest.warns(RuntimeWarning, match="env 1: its thread has not ended after"):
+    assert HangingEnv.begun.wait(60)
+    pool.close()
+    assert HangingEnv.cancelled.is_set()
+    assert not alive()
+
+
+def test_close_abandons_a_coroutine_that_cannot_be_cancelled(monkeypatch):
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
+    pool = ThreadVectorEnv([functools.partial(StubbornEnv, tag) for tag in range(2)])
+    pool.reset()
+    pool.send([0, 1])
+    assert StubbornEnv.begun.wait(60)
+    with pytest.warns(RuntimeWarning, match="env 1: its coroutine has not ended after"):
         pool.close()
+    StubbornEnv.released.set()
     assert wait_until(lambda: not alive())
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_cancel_hits_what_has_been_sent_and_nothing_later(num_threads):
+    """With one thread, env 1 waits behind env 0, or has begun, when it is cancelled."""
+    with ThreadVectorEnv(HANGING, num_threads=num_threads) as pool:
+        pool.reset()
+        for episode in range(1, 101):
+            pool.send([0, 1])
+            pool.cancel()
+            assert pool.reset()[0].tolist() == [[0, episode, 0], [1, episode, 0]]
+            for step in (1, 2):
+                expected = [[0, episode, step], [1, episode, step]]
+                assert pool.step([0, 0])[0].tolist() == expected
+
+
+def test_cancel_spares_the_envs_of_the_same_thread():
+    class Gated(envs.CountEnv):
+        async def step(self, action):
+            if action:
+                begun.set()
+                while not gate.is_set():  # noqa: ASYNC110 - set by another thread
+                    await asyncio.sleep(0)
+            return super().step(action)
+
+    begun, gate = threading.Event(), threading.Event()
+    with ThreadVectorEnv([Gated, Gated], num_threads=1, wait_num=1) as pool:
+        pool.reset()
+        pool.send([1, 1])
+        assert begun.wait(60)
+        pool.cancel([1])
+        gate.set()
+        assert pool.recv()[0].tolist() == [[0, 0, 1]]
+        assert pool.reset([1])[0].tolist() == [[0, 1, 0]]
 
 
 def test_a_fork_has_a_loop_of_its_own():
