@@ -2,13 +2,15 @@
 
 A message is the argument of a remote call; the reply has tokens, rows and the values beside them.
 The block is the driver's own; the caller copies rows into it. A second call, ``watch``, goes on as
-long as the actor: it tells its end, or that an env is stuck.
+long as the actor: it tells its end, or that an env is stuck. The driver finds actors that are
+stopped or frozen, which cannot tell anything.
 """
 
 from __future__ import annotations
 
 import atexit
 import multiprocessing
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -32,6 +34,10 @@ from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.supervisor import Supervisor
 
+#: Seconds beyond ``step_timeout`` for each env, after which a silent actor is killed: more than one
+#: needs to end itself while an env holds the GIL.
+SILENT_FOR = 10.0
+
 # Functions that run at exit, such as ``Supervisor.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
 
@@ -50,18 +56,33 @@ class ActorHost(ProcessHost):
     rows: Rows
     #: The env that has not ended its request in time, and where it was: line and stack.
     stuck: tuple[int, tuple[str, str]] | None
+    #: For each call without a reply, when it was sent or came first; the first one is under way.
+    since: deque[float]
 
     def _launch(self) -> None:
         items: deque[Any] = deque()
         self.stream = SimpleNamespace(read=lambda: items, ended=False)
         self.stuck, self._cause, self.name, self._is_gone = None, "", "actor", False
+        self.since = deque()
         self.process, self._driver = self._shared.make(self.ids), _driver()
-        self._call(self.process.greet, self._greeted)
-        self._call(self.process.build, self._answered, self.env_fns)
+        self._ask(self.process.greet, self._greeted)
+        self._ask(self.process.build, self._answered, self.env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.options.step_timeout)
 
-    def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
+    def _ask(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
+        """Call a method that is to return soon, after those that were called before."""
+        since = self.since  # that of this actor, not of the next one
+
+        def note_reply(_: Any) -> None:  # in a thread of Ray
+            since.popleft()
+            if since:
+                since[0] = time.monotonic()
+
+        since.append(time.monotonic())
+        self._call(method, took, *args).add_done_callback(note_reply)
+
+    def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> Any:
         """Call a method of the actor; ``took`` is to take what it returns."""
         take = partial(self._take, self.process, took)
         future: Any = Future()
@@ -70,6 +91,7 @@ class ActorHost(ProcessHost):
         else:  # that would start another Ray, or raise there
             future.set_exception(RayError("Ray was shut down"))
         future.add_done_callback(lambda done: self._poller.note(partial(take, done)))
+        return future
 
     def _take(self, actor: Any, took: Callable[[Any], bytes], done: Any) -> bytes:
         """Take in the end of a call, or of the actor; what an earlier actor says is dropped."""
@@ -124,7 +146,7 @@ class ActorHost(ProcessHost):
         elif kind == messages.ATTACH:  # restarted, it goes on counting
             data += self.rows.take(POSITIONS, np.array(self.ids))
         took = self._closed if kind == messages.CLOSE else self._answered
-        self._call(self.process.handle, took, data)
+        self._ask(self.process.handle, took, data)
 
     def signal(self, signum: int) -> None:
         """Kill the actor and ignore its later replies; other signals have no effect."""
@@ -167,10 +189,17 @@ class ActorSupervisor(Supervisor):
         return f", num_actors={len(self.hosts)}"
 
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
-        """Kill actors past their deadline, then those with a stuck env, and yield its error."""
+        """Kill late and silent actors, and those with a stuck env, and yield the errors of envs."""
         yield from super().enforce_deadlines()
+        limit, now = self._options.step_timeout, time.monotonic()
         for host in self.hosts:
-            if host.life is Life.RUNNING and host.stuck and not host.has_ended():
-                limit = self._options.step_timeout
+            if host.life is not Life.RUNNING or host.has_ended() or limit is None:
+                continue
+            if host.stuck:
                 fact = f"did not end its request within step_timeout={limit} seconds"
                 yield from host.kill_slow([host.stuck[0]], 0, fact)
+                continue
+            longest = (len(host.ids) + 1) * limit + SILENT_FOR
+            if now > min(host.since.copy(), default=now) + longest:
+                fact = f"has not answered for {longest:g} seconds, with step_timeout={limit}"
+                yield from host.kill_slow(host.ids, 0, fact)

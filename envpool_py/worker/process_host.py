@@ -336,7 +336,10 @@ class ProcessHost:
 
     def has_ended(self) -> bool:
         """Whether the process has ended, be that handled or not."""
-        return self._death_fd < 0 or file_descriptors.is_readable(self._death_fd, 0)
+        if self._death_fd < 0 or file_descriptors.is_readable(self._death_fd, 0):
+            return True
+        # A process that an env has forked keeps the sentinel open, but not the socket.
+        return self.stream.ended and self.process.exitcode is not None
 
     def reap(self) -> bool:
         """Whether the process has ended; if so, read its last items, and free what it has left."""

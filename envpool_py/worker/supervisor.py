@@ -256,7 +256,7 @@ class Supervisor:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
         now = time.monotonic()
         for host in self.hosts:
-            if host.deadline > now:
+            if host.deadline > now or host.has_ended():
                 continue
             if host.stream.ended or host.exit is not None:
                 host.end("it closed its connection to the pool")

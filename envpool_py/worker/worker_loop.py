@@ -80,6 +80,7 @@ def main(
     if shared.options.affinity:
         cores_and_threads.pin(number)
     show_stacks(shared.stacks)
+    file_descriptors.claim(stream.fileno(), stream)  # a copy that an env forks would keep it open
     end = ChildConnection(stream, shared.results, Spinning(allowed=shared.may_spin))
 
     def open_block(spec: bytes) -> Block:

@@ -109,7 +109,7 @@ def test_a_constructor_that_fails_half_way_leaves_nothing(place, how, bad, tmp_p
 
 
 @pytest.mark.parametrize("code", [None, errno.ENOSYS, errno.EPERM, errno.ESRCH])
-def test_a_process_without_a_pidfd(code, monkeypatch):
+def test_a_process_without_a_pidfd(code, monkeypatch, tmp_path):
     """As on macOS, on an old Linux, in some containers, or if it was reaped before."""
 
     def refuse(pid):
@@ -127,6 +127,10 @@ def test_a_process_without_a_pidfd(code, monkeypatch):
             text = "env 1: .*was killed by SIGKILL; perhaps the system was out of memory$"
             with pytest.raises(WorkerDiedError, match=text):
                 pool.step([0, 0])
+        with reset_pool("shmem-fork", BROKEN[:2]) as pool:
+            with pytest.raises(WorkerDiedError, match="env 1: .*exited with code 37"):
+                pool.step(["", f"orphan:{tmp_path / 'pid'}"])
+            assert pool.recv()[0][:, 0].tolist() == [0]
 
 
 def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, monkeypatch):

@@ -43,7 +43,7 @@ def _open_with_kept(self):
 def _keep(self, reply):
     if self._shared.options.step_timeout is not None:  # something watches it
         return _closed(self, reply)
-    self.ended = True
+    self._is_gone = self._poller.noticed = True
     idle.append((self.process, ray.get(self.process.pid.remote())))
     return self._answered(reply)
 

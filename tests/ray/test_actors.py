@@ -162,6 +162,37 @@ def test_an_env_that_holds_the_gil_is_ended_too():
         assert time.monotonic() - start < 20
 
 
+def test_an_actor_that_is_stopped_is_found_by_the_driver(monkeypatch):
+    monkeypatch.setattr("envpool_py.ray.actor_supervisor.SILENT_FOR", 1.0)
+    text = r"env 2: has not answered for 2.5 seconds, with step_timeout=0.5; its actor on node"
+    with PLACE(FNS, step_timeout=0.5) as pool:
+        pool.reset()
+        for _ in range(2):
+            stopped = pool.call("pid")[2]
+            os.kill(stopped, signal.SIGSTOP)
+            with pytest.raises(EnvTimeoutError, match=text) as caught:
+                pool.step([""] * 4)
+            assert caught.value.env_ids == (2, 3)
+            assert pool.recv()[0][:, 0].tolist() == [0, 1]
+            with pytest.raises(WorkerDiedError, match="env 3: .*was killed: envs 2 to 3 has not"):
+                pool.step([""], [3])
+            assert wait_until(lambda pid=stopped: pid not in actors())
+            pool.restart([2, 3])
+            assert pool.reset()[0][:, 0].tolist() == [0, 1, 2, 3]
+            assert len(pool.step([""] * 4)[0]) == 4
+
+
+def test_a_silent_actor_is_logged_without_a_limit(monkeypatch, caplog, beside):
+    monkeypatch.setattr("envpool_py.engine.flight.HANGS_AFTER", 0.3)
+    with PLACE(FNS) as pool:
+        pool.reset()
+        pid = pool.call("pid")[0]
+        os.kill(pid, signal.SIGSTOP)
+        beside(lambda: wait_until(lambda: caplog.records) and os.kill(pid, signal.SIGCONT))
+        assert len(pool.step([""] * 4)[0]) == 4
+    assert caplog.messages[0].startswith("envs 0 to 1: no result for ")
+
+
 def test_close_ends_actors_that_hang_within_a_bounded_time(monkeypatch):
     monkeypatch.setattr("envpool_py.worker.supervisor.GRACE", 0.3)
     pool = PLACE(FNS, wait_num=1)
