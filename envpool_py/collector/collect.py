@@ -26,7 +26,8 @@ from envpool_py.collector.rollout import Rollout, RolloutBuffer
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
-from envpool_py.pool.base import BaseVectorEnv, settled
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.inner import settled
 from envpool_py.seeding import Seed
 
 

@@ -15,7 +15,8 @@ from envpool_py import extras
 from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError
-from envpool_py.pool.base import BaseVectorEnv, settled
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.inner import settled
 
 #: The seed and the options of the reset that begins an episode.
 Task = tuple[int | None, dict[str, Any] | None]

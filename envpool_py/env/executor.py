@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import coroutine_envs, seeding
-from envpool_py.env import spaces, wrapper_layers
+from envpool_py import seeding
+from envpool_py.env import coroutine_envs, spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
 from envpool_py.env.heartbeat import Heartbeat

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType
@@ -598,10 +598,3 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
 def _note_exit(pool_ref: weakref.ref[BaseVectorEnv]) -> None:
     if (pool := pool_ref()) is not None:
         pool.is_closed = True
-
-
-def settled(pool: BaseVectorEnv) -> Iterator[StepResult]:
-    """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
-    while pool.waiting_id:
-        with suppressed(EnvError):
-            yield pool.drain()

@@ -6,7 +6,7 @@ do not refuse a second call at the same time; to have that, call them under ``on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from envpool_py.engine.states import INTERRUPTED, STEPPING
 from envpool_py.env.block import StepResult
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
+from envpool_py.errors import EnvError
+from envpool_py.interrupts import suppressed
 from envpool_py.record import digest
 
 
@@ -124,3 +126,10 @@ class Inner:
         """Return the digest of the last observation of env ``i`` that was returned."""
         parts = self._engine.batches.last_parts(i)
         return digest.of_observations(self._engine.block.obs_leaves, parts, 1)[0]
+
+
+def settled(pool: Any) -> Iterator[StepResult]:
+    """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
+    while pool.waiting_id:
+        with suppressed(EnvError):
+            yield pool.drain()

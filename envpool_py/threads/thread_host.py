@@ -21,8 +21,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from envpool_py import coroutine_envs, errors
-from envpool_py.env import failures
+from envpool_py import errors
+from envpool_py.env import coroutine_envs, failures
 from envpool_py.env.block import Block
 from envpool_py.env.executor import Abandoned
 from envpool_py.env.heartbeat import Heartbeat

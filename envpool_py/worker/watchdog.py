@@ -26,8 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from envpool_py import coroutine_envs
-from envpool_py.env import failures
+from envpool_py.env import coroutine_envs, failures
 from envpool_py.env.spaces import Array
 
 #: Seconds that a stuck process has to write its stack.

@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.soak,
     # Of sockets that an abandoned thread had open.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 ROWS = 2000
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.pool.adapter_base import PoolAdapter
-from envpool_py.pool.base import BaseVectorEnv, settled
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.inner import settled
 from envpool_py.pool.keywords import WHOLE, Fixed, check_options
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnv,
