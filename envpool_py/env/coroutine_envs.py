@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,8 +17,6 @@ from types import FrameType
 from typing import Any
 
 import gymnasium as gym
-
-from envpool_py.forks import ending_copies
 
 
 class _Loop(threading.Thread):
@@ -47,8 +46,8 @@ _lock = threading.Lock()
 _loops: list[_Loop] = []  # one or none
 # For each thread that waits: for what.
 _waiting: dict[int, _Call] = {}
-# For this thread, as ``is_cancelled``: whether the request that it carries out is cancelled.
-_this_thread = threading.local()
+#: ``is_cancelled`` of a thread says whether the request that it carries out is cancelled.
+this_thread = threading.local()
 
 
 class _Call:
@@ -59,27 +58,25 @@ class _Call:
 
         self.coroutine, self._loop, self._asyncio = coroutine, loop, asyncio
         self._task: Any = None
-        self._was_cancelled = False
+        self._is_cancelled = False
         self.future = asyncio.run_coroutine_threadsafe(self._run(), loop)
 
     async def _run(self) -> Any:
-        self._task = self._asyncio.current_task()
-        if self._was_cancelled:
+        self._task, lock = self._asyncio.current_task(), _lock
+        if self._is_cancelled:
             self.coroutine.close()
             raise self._asyncio.CancelledError
-        with ending_copies():
+        try:
             return await self.coroutine
+        finally:
+            if _lock is not lock:  # the coroutine has forked this copy of the process
+                os._exit(int(sys.exc_info()[0] is not None))
 
     def cancel(self) -> None:
         """Cancel it; the thread waits until it has ended."""
-
-        def cancel() -> None:
-            self._was_cancelled = True
-            if self._task is not None:
-                self._task.cancel()
-
+        self._is_cancelled = True
         with contextlib.suppress(RuntimeError):  # it has ended, and so has the loop
-            self._loop.call_soon_threadsafe(cancel)
+            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
 
 
 def _forget() -> None:
@@ -120,16 +117,11 @@ def run(result: Any) -> Any:
     with _running() as loop:
         _waiting[thread] = call = _Call(result, loop)
         try:
-            cancel(thread, getattr(_this_thread, "is_cancelled", lambda: False))
+            cancel(thread, getattr(this_thread, "is_cancelled", lambda: False))
             return call.future.result()
         finally:
             call.future.cancel()  # has no effect if it has ended
             del _waiting[thread]
-
-
-def let_cancel(is_cancelled: Callable[[], bool]) -> None:
-    """Let ``is_cancelled`` say whether the request that this thread carries out is cancelled."""
-    _this_thread.is_cancelled = is_cancelled
 
 
 def cancel(thread: int, is_cancelled: Callable[[], bool]) -> None:

@@ -20,11 +20,11 @@ from envpool_py import seeding
 from envpool_py.env import coroutine_envs, spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
+from envpool_py.env.forks import FORKS, EndingCopies, end_copy
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
 from envpool_py.errors import warn
-from envpool_py.forks import FORKS, end_copy, ending_copies
 from envpool_py.interrupts import is_interrupt, suppressed
 from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 
@@ -88,7 +88,7 @@ class Executor:
         self.configure()
 
     def _make(self) -> None:
-        with ending_copies():
+        with EndingCopies():
             env = coroutine_envs.adapted(self._env_fn())
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with suppressed():
@@ -116,7 +116,7 @@ class Executor:
     def __call__(self, request: Request) -> Any:
         if not KINDS[request.kind].has_row:
             method = getattr(self, request.kind)
-            with ending_copies():
+            with EndingCopies():
                 return coroutine_envs.run(method(*request.args, **request.kwargs))
         row = self.row_of(request)
         if request.kind == "seed":
@@ -237,7 +237,7 @@ class Executor:
         self.heartbeat.enter()
         begun = time.perf_counter_ns()
         try:
-            with ending_copies():
+            with EndingCopies():
                 result = self.env.reset(**kwargs)
         finally:
             self.heartbeat.leave()
@@ -269,7 +269,7 @@ class Executor:
         final = spaces.snapshot(info) if info else {}
         begun: dict[str, Any] = {}
         try:
-            with ending_copies():
+            with EndingCopies():
                 first, begun = self._begin_episode({})
         except RecycleDue:
             raise RecycleDue(spaces.snapshot(obs), reward, terminated, truncated, final) from None
@@ -297,7 +297,7 @@ class Executor:
             self(request.before)
         if request.kind == "lost_step":
             return self.lost_step(request.args[0], request.error)
-        with ending_copies():
+        with EndingCopies():
             row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.error:
             row[4]["env_error"] = request.error
@@ -437,7 +437,7 @@ class Executor:
             self._closed = True
             close = getattr(self.env, "close", None)
             if close is not None:
-                with ending_copies():
+                with EndingCopies():
                     close()
 
 

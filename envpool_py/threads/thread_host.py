@@ -124,7 +124,7 @@ class EnvThread(EnvLoop):
 
 def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:
     """Carry out the caller's requests until the caller ends or abandons the thread."""
-    coroutine_envs.let_cancel(loop.is_cancelled)
+    coroutine_envs.this_thread.is_cancelled = loop.is_cancelled
     try:
         with contextlib.suppress(Abandoned):
             try:

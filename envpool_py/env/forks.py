@@ -6,9 +6,7 @@ write rows into the shared memory and take messages from the socket of the worke
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 
 #: The number of forks between the first process and this one, as the only item.
 FORKS = [0]
@@ -32,13 +30,11 @@ def end_copy(forks: int, error: BaseException | None = None) -> None:
         os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
 
 
-@contextlib.contextmanager
-def ending_copies() -> Iterator[None]:
-    """Run code of an env in this block; a copy of the process does not leave it."""
-    forks = FORKS[0]
-    try:
-        yield
-    except BaseException as error:
-        end_copy(forks, error)
-        raise
-    end_copy(forks)
+class EndingCopies:
+    """Code of an env runs in this block; a copy of the process does not leave it."""
+
+    def __enter__(self) -> None:
+        self._forks = FORKS[0]
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        end_copy(self._forks, error)
