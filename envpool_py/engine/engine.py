@@ -14,7 +14,8 @@ Invariants:
 * an env that raised is no longer in flight; the results that came with its error are kept, and
   returned by the next call that fetches, or dropped by a reset;
 * an interrupted ``step`` or ``reset`` (Ctrl-C, a signal handler that raises) cancels its requests,
-  and those envs then accept no step before a reset. An interrupted wait of ``fetch`` keeps them;
+  and those envs then accept no step before a reset. An interrupted ``fetch`` or ``fetch_next``
+  keeps them, but for those of the batch that it was about to return;
 * every request to an env whose process has ended raises the same error at once, unless
   ``engine.recovery`` handles it.
 """
