@@ -27,8 +27,7 @@ import numpy as np
 
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
 from envpool_py.env import spaces
-from envpool_py.env.failures import describe
-from envpool_py.env.pickling import dumps_by_value
+from envpool_py.env.failures import describe, dumps_by_value
 from envpool_py.errors import EnvError, name_exit
 from envpool_py.pool.pool_classes import DummyVectorEnv
 

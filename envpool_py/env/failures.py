@@ -5,16 +5,20 @@ from __future__ import annotations
 import builtins
 import contextlib
 import inspect
+import io
 import os
 import pickle
 import re
 import sysconfig
 import traceback
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import CodeType
+from typing import Any, ClassVar
 
-from envpool_py.env.pickling import dumps_by_value
+import cloudpickle
+
 from envpool_py.errors import PACKAGE, EnvError, make_error
 from envpool_py.interrupts import ordinary, suppressed
 
@@ -151,3 +155,22 @@ def env_error(
             error = mixed
     error.__cause__ = cause
     return error
+
+
+def dumps_by_value(value: Any) -> bytes:
+    """Pickle ``value``; errors in it then name the file and the line of the user's code."""
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(value)
+    return file.getvalue()
+
+
+def _reduce_code(code: CodeType) -> tuple[Any, ...]:
+    # From 3.1.3 on, cloudpickle replaces the name of the file.
+    make, parts = cloudpickle.CloudPickler.dispatch_table[CodeType](code)
+    return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # it has no type hints
+    dispatch_table: ClassVar[Any] = ChainMap(
+        {CodeType: _reduce_code}, cloudpickle.CloudPickler.dispatch_table
+    )

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from envpool_py.env.pickling import dumps_by_value
+from envpool_py.env.failures import dumps_by_value
 from envpool_py.env.request import ID_MASK, pack_token
 from envpool_py.interrupts import ordinary
 from envpool_py.worker import file_descriptors

@@ -31,7 +31,7 @@ from envpool_py import interrupts
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.pickling import dumps_by_value
+from envpool_py.env.failures import dumps_by_value
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions

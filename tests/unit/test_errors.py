@@ -14,7 +14,7 @@ import pytest
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError, errors
 from envpool_py.env import failures
-from envpool_py.env.pickling import dumps_by_value
+from envpool_py.env.failures import dumps_by_value
 from tests.support import envs
 
 
