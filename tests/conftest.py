@@ -66,10 +66,10 @@ WITHOUT_PEERS = "not (peers or soak)"
 ONLY_PEERS = "peers and not soak"
 ONLY_RAY = "ray and not soak"
 
-WATCHDOG = 25.0
+WATCHDOG = 180.0
 """Seconds until a test is ended; many times what the slowest takes on an idle machine."""
 
-PATIENCE = 4.0
+PATIENCE = 20.0
 """Seconds until what a test has left counts as left."""
 
 

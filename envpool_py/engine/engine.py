@@ -249,14 +249,15 @@ class Engine:
                     raised[i] = error
             if not raised:
                 return
+            raised |= self.recovery.end_first_resets()
             failed = Selection(np.array(list(raised), dtype=np.intp))
             if flight.recorder is not None:
                 flight.recorder.failed(raised, raised=True)
             for i in raised:
                 flight.drop_result(i)
             states.mark_returned(failed, RAISED)
-            states.unread.update(i for i in ids.tolist() if i not in errors)
-        raise combine(list(raised.values()))
+            states.unread.update(i for i in ids.tolist() if i not in {**errors, **raised})
+        raise combine([raised[i] for i in sorted(raised)])
 
     def _end_failed_call(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
         """After a call for these envs has raised, cancel it if it was interrupted.

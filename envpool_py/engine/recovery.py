@@ -155,6 +155,19 @@ class Recovery:
         others = (j for j, failures in enumerate(self._failures) if j != i and not failures)
         return any(self._flight.block.positions) or any(states[j] == RESETTING for j in others)
 
+    def end_first_resets(self) -> dict[int, EnvError]:
+        """Try none of the first resets again if no env works; return the errors of those in flight.
+
+        For when an error is raised: the others have failed likewise, and wait to be tried again.
+        """
+        if any(self._flight.block.positions):
+            return {}
+        found = {i: each.error for i, each in self.failed.items() if each.request is not None}
+        self._hosts.cancel(set(found))
+        for i in found:
+            del self.failed[i]
+        return found
+
     def _count(self, i: int, error: EnvError, *, works: bool = True) -> float | None:
         """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
         failures = self._failures[i]

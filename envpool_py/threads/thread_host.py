@@ -210,6 +210,7 @@ class ThreadHost(process_host.ProcessHost):
                 text = f"its {what} has not ended after {GRACE:g} seconds and was abandoned"
                 message = f"{errors.name_ids(self.ids)}: {text}"
                 self.close_errors.append(errors.EnvError(message, self.ids, "close"))
+                self.unclosed.clear()
 
     def end(self, reason: str | None = None) -> None:
         """Abandon the thread, unless it ends by itself."""

@@ -373,6 +373,15 @@ class ProcessHost:
             setattr(owner, name, -1)
             file_descriptors.release(fd)
 
+    def error_of_close(self) -> EnvError:
+        """Return the error for envs whose ``close`` has not ended: the first has hung, or died."""
+        first, *rest = [i for i in self.ids if i in self.unclosed]
+        how = "" if self.exit is None else f": the {self.name} {self.exit.reason}{self.exit.line}"
+        text = f"env {first}: close did not end{how}"
+        if rest:
+            text += f"; {errors.name_ids(rest)} of that {self.name} could not be closed"
+        return EnvError(text, (first, *rest), "close", "" if self.exit is None else self.exit.stack)
+
     def error_of(self, i: int) -> EnvError:
         """Return the error of an env_fn, or that of ``death_of``."""
         found = None if self.exit is None else self.exit.error

@@ -299,6 +299,7 @@ class Supervisor:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
         if self._closed or os.getpid() != self._pid:
             return []
+        closing = [host for host in self.hosts if host.life is Life.RUNNING]
         try:
             for host in self.hosts:
                 host.write(messages.pack(messages.CLOSE, b""))
@@ -318,7 +319,8 @@ class Supervisor:
                     file_descriptors.release(self._fds.pop())
                 self.watchdog = self._block = None  # free the memory
                 self._closed = True
-        return [error for host in self.hosts for error in host.close_errors]
+        found = [error for host in self.hosts for error in host.close_errors]
+        return found + [host.error_of_close() for host in closing if host.unclosed]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
