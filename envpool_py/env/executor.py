@@ -20,12 +20,13 @@ from envpool_py import seeding
 from envpool_py.env import coroutine_envs, spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
+from envpool_py.env.failures import describe, line_of
 from envpool_py.env.forks import FORKS, EndingCopies, end_copy
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
 from envpool_py.errors import warn
-from envpool_py.interrupts import is_interrupt, suppressed
+from envpool_py.interrupts import is_interrupt, ordinary, suppressed
 from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
@@ -162,8 +163,10 @@ class Executor:
 
     def _recreate(self) -> None:
         self.heartbeat.begin(self.env_id, recreates=True)
-        with suppressed(Exception, SystemExit):
+        try:
             self._close_env()
+        except ordinary(Exception, SystemExit) as error:
+            self.warn(checks.CLOSE, f"close raised {describe(error)}{line_of(error)}")
         self._is_new = True  # and closed, until there is a new one
         self.inner = "env_fn"
         self._make()

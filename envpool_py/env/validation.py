@@ -16,8 +16,9 @@ from envpool_py.interrupts import ordinary
 
 #: The rows that are checked: of resets, of steps, of steps after the end of an episode.
 ON_RESET, ON_STEP, AFTER_END = "reset", "step", "over"
-#: The kinds of warnings about rows; ``AFTER_END`` is a third kind.
-OBS, REWARD = "obs", "reward"
+#: The kinds of warnings that come with a row: about the row, and of an env that was replaced before
+#: it; ``AFTER_END`` is another kind.
+OBS, REWARD, CLOSE = "obs", "reward", "close"
 #: Ends an error that the old interface of gym causes.
 OLD_GYM = "; an env with gym's old interface needs the wrapper envpool_py.wrappers.OldGymEnv"
 
@@ -75,6 +76,8 @@ def _warning(kind: str, texts: Mapping[int, str]) -> str:
     """Return the warning for the texts found in some envs, all of one kind."""
     ids = sorted(texts)
     first = texts[ids[0]]
+    if kind == CLOSE:
+        return f"{name_ids(ids)}: {first}; the env was recreated nevertheless"
     if kind != AFTER_END:
         of = "" if set(texts.values()) == {first} else f" in env {ids[0]}"
         return f'{name_ids(ids)}: {first}{of}; pass validate="off" to silence this'

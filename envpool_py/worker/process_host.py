@@ -377,9 +377,9 @@ class ProcessHost:
         """Return the error for envs whose ``close`` has not ended: the first has hung, or died."""
         first, *rest = [i for i in self.ids if i in self.unclosed]
         how = "" if self.exit is None else f": the {self.name} {self.exit.reason}{self.exit.line}"
-        text = f"env {first}: close did not end{how}"
+        text = f"env {first}: could not be closed{how}"
         if rest:
-            text += f"; {errors.name_ids(rest)} of that {self.name} could not be closed"
+            text += f"; nor could {errors.name_ids(rest)}, of the same {self.name}"
         return EnvError(text, (first, *rest), "close", "" if self.exit is None else self.exit.stack)
 
     def error_of(self, i: int) -> EnvError:

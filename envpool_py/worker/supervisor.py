@@ -299,7 +299,8 @@ class Supervisor:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
         if self._closed or os.getpid() != self._pid:
             return []
-        closing = [host for host in self.hosts if host.life is Life.RUNNING]
+        # Of a process that has ended before, the error was raised.
+        closing = [host for host in self.hosts if not host.reap() and host.life is Life.RUNNING]
         try:
             for host in self.hosts:
                 host.write(messages.pack(messages.CLOSE, b""))
