@@ -9,6 +9,7 @@ from typing import Any
 from envpool_py import interrupts
 from envpool_py.engine.flight import Flight
 from envpool_py.env.request import ASK, GENERATION, Request
+from envpool_py.env.validation import warn_of_rows
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, combine
 
@@ -80,6 +81,7 @@ class Call:
                 raise TimeoutError(f"no reply after {timeout} seconds")
             flight.advance(1, left, self.missing)
         replies = flight.replies
+        warn_of_rows({i: reply for i, reply in replies.items() if isinstance(reply, dict)}, set())
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
         error = combine(errors) if errors else None
         self._end(() if error is None else error.env_ids)

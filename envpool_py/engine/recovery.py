@@ -38,9 +38,10 @@ from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import DEAD, RESETTING, RESTARTED
 from envpool_py.env.executor import RecycleDue
 from envpool_py.env.failures import env_error
+from envpool_py.env.heartbeat import CLOSING
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, name_ids
+from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import NEXT_STEP, AllOptions
 from envpool_py.worker.host import Life
@@ -80,6 +81,12 @@ class Failed:
     def is_unconfirmed(self) -> bool:
         """Whether the request in flight recreates the env."""
         return self.request is not None and self.request.before is not None
+
+
+def warn_of_close(i: int, error: EnvError) -> None:
+    """Warn that the ``close`` of env ``i`` has hung, or has ended its process."""
+    cause = error.message.partition("\n")[0].partition(": ")[2]
+    warn(f"env {i}: close: {cause}; the env is recreated in a new process", RuntimeWarning)
 
 
 class Recovery:
@@ -123,6 +130,9 @@ class Recovery:
             again = planned or Request("reset")
             self.failed[i] = Failed(error, 0.0, again, is_planned=True, told=True)
             return True
+        if known is not None and known.is_unconfirmed and self._ended_in_close(i):
+            self._replace_process(i, known, error)
+            return True
         waits = known is not None and not known.recreated
         if known is not None and waits and (known.request is not None or not in_flight):
             return True  # its process has ended, too
@@ -145,6 +155,22 @@ class Recovery:
             self._flight.drop_result(i)
         self.failed[i] = Failed(error, due, request)
         return True
+
+    def _ended_in_close(self, i: int) -> bool:
+        """Whether the process of env ``i`` has ended, or was killed, in the env's ``close``."""
+        host, block = self._hosts.of(i), self._flight.block
+        env, *_, phase = block.heartbeats[host.ids[0]].tolist()
+        ended = isinstance(host, ProcessHost) and host.exit is not None
+        return ended and env == i + 1 and phase == CLOSING
+
+    def _replace_process(self, i: int, failed: Failed, error: EnvError) -> None:
+        """Recreate env ``i`` in a new process, because its ``close`` has ended the old one."""
+        if failed.is_unconfirmed and failed.request is not None:
+            self._hosts.restarts[i] -= 1
+            failed.request = failed.request._replace(before=None)
+            self._flight.drop_result(i)
+        failed.recreated = False
+        warn_of_close(i, error)
 
     def _works(self, i: int) -> bool:
         """Whether an error of env ``i`` may be one of the moment: code and arguments may be right.
@@ -270,7 +296,10 @@ class Recovery:
                     except EnvError as error:
                         if interrupts.is_interrupt(error):
                             raise
-                        self._try_again(i, self.failed[i], error)
+                        if self._ended_in_close(i):
+                            self._replace_process(i, self.failed[i], error)
+                        else:
+                            self._try_again(i, self.failed[i], error)
                     self._tell(i)
             if all(waits):
                 self._await_events(min(waits))
@@ -440,9 +469,12 @@ class Recovery:
             try:
                 self._recreate(usable.tolist(), by_hand=True)
             except (EnvTimeoutError, WorkerDiedError) as error:
-                if interrupts.is_interrupt(error):
+                hung = [i for i in usable.tolist() if self._ended_in_close(i)]
+                if interrupts.is_interrupt(error) or not hung:
                     raise
-                self.restart(usable)  # in new processes: the ``close`` of an old env hung, or died
+                for i in hung:
+                    warn_of_close(i, error)
+                self.restart(usable)  # these in new processes
 
     def _usable(self, ids: IdArray) -> IdArray:
         """Return those of these envs whose process runs and is configured."""

@@ -22,7 +22,7 @@ from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
 from envpool_py.env.failures import describe, line_of
 from envpool_py.env.forks import FORKS, EndingCopies, end_copy
-from envpool_py.env.heartbeat import Heartbeat
+from envpool_py.env.heartbeat import CLOSING, MAKING, Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes
 from envpool_py.errors import warn
@@ -162,11 +162,12 @@ class Executor:
             self.to_check -= {checks.ON_RESET, checks.ON_STEP}
 
     def _recreate(self) -> None:
-        self.heartbeat.begin(self.env_id, recreates=True)
+        self.heartbeat.begin(self.env_id, CLOSING)
         try:
             self._close_env()
         except ordinary(Exception, SystemExit) as error:
             self.warn(checks.CLOSE, f"close raised {describe(error)}{line_of(error)}")
+        self.heartbeat.begin(self.env_id, MAKING)
         self._is_new = True  # and closed, until there is a new one
         self.inner = "env_fn"
         self._make()

@@ -12,7 +12,9 @@ import numpy as np
 from envpool_py.env.spaces import Array
 
 #: The length of a heartbeat; ``worker.watchdog`` says what the numbers are.
-NUMBERS = 4
+NUMBERS = 5
+#: What the env is doing: a request, or in it its ``close`` or its ``env_fn``, to be recreated.
+REQUEST, CLOSING, MAKING = range(3)
 
 
 def _pass() -> None:
@@ -54,12 +56,13 @@ class Heartbeat:
         """The env that carries out a request: its id plus 1; 0: none."""
         return abs(int(self._numbers[0]))  # ``~i`` is ``-(i + 1)``
 
-    def begin(self, i: int, *, recreates: bool = False, sets_up: bool = False) -> None:
-        """Note that a request to env ``i`` begins; ``sets_up``: it has no timeout."""
+    def begin(self, i: int, phase: int = REQUEST, *, sets_up: bool = False) -> None:
+        """Note that a request to env ``i``, or a phase of it, begins; ``sets_up``: no limit."""
         self.leave()
         # In this order, so that the parent may read a time that is too late, but never too early.
         self._times[1] = time.monotonic()
-        self._numbers[0] = i + 1 if recreates or (self._limited and not sets_up) else ~i
+        self._numbers[4] = phase
+        self._numbers[0] = i + 1 if phase or (self._limited and not sets_up) else ~i
         self.enter()
 
     def end(self) -> None:

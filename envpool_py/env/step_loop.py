@@ -117,7 +117,8 @@ class StepLoop:
                 self._steppers[i] = SimpleNamespace(step=lambda _: result)
                 self._run(iter((token,)), 0)
             else:
-                self._send(token, {"reply": result})
+                self._send(token, {"reply": result, **self._beside})
+                self._beside.clear()
                 self._block.put_position(i, executor.position)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.note_error(token, request.kind, error)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from envpool_py import errors
 from envpool_py.env import coroutine_envs, failures
 from envpool_py.env.block import Block
 from envpool_py.env.executor import Abandoned
@@ -203,14 +202,13 @@ class ThreadHost(process_host.ProcessHost):
         """Abandon the thread; other signals have no effect."""
         if self._is_alive() and signum == process_host.KILL and not self.has_ended():
             self._look()
-            what = "coroutine" if coroutine_envs.frames_of(self.process.ident) else "thread"
             self.stream.abandon(self.process.ident)
             self._poller.noticed = True
-            if self.exit is None:
-                text = f"its {what} has not ended after {GRACE:g} seconds and was abandoned"
-                message = f"{errors.name_ids(self.ids)}: {text}"
-                self.close_errors.append(errors.EnvError(message, self.ids, "close"))
-                self.unclosed.clear()
+
+    def note_slow_close(self, seconds: float) -> None:
+        if coroutine_envs.frames_of(self.process.ident):
+            self.name = "coroutine"
+        super().note_slow_close(seconds)
 
     def end(self, reason: str | None = None) -> None:
         """Abandon the thread, unless it ends by itself."""

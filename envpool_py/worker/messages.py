@@ -26,6 +26,8 @@ from envpool_py.worker import file_descriptors
 
 HEADER = struct.Struct("=qq")
 TOKENS, TOKENS_EARLY, REQUESTS, ATTACH, CLOSE = range(5)
+#: The body of a CLOSE: after how many seconds other envs are closed beside one that hangs; or none.
+PATIENCE = struct.Struct("=d")
 #: A token of no request, which ends a sleep.
 WAKE = pack_token(-1)
 

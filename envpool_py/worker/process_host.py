@@ -373,6 +373,11 @@ class ProcessHost:
             setattr(owner, name, -1)
             file_descriptors.release(fd)
 
+    def note_slow_close(self, seconds: float) -> None:
+        """Note that the process is killed because it was not closed within ``seconds``."""
+        if self._is_alive() and self.exit is None and not self.has_ended():
+            self.exit = Exit(f"{self.killed}: it has not ended after {seconds:g} seconds")
+
     def error_of_close(self) -> EnvError:
         """Return the error for envs whose ``close`` has not ended: the first has hung, or died."""
         first, *rest = [i for i in self.ids if i in self.unclosed]

@@ -32,6 +32,7 @@ from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.failures import dumps_by_value
+from envpool_py.env.heartbeat import CLOSING, MAKING, REQUEST
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
@@ -45,6 +46,7 @@ from envpool_py.worker.watchdog import Watchdog
 _LOGGER = logging.getLogger("envpool_py")
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
+_PHASES = {REQUEST: "end its request", CLOSING: "return from close", MAKING: "return from env_fn"}
 # Windows has no SIGCONT, and threads take no signal.
 _CONTINUE: int = getattr(signal, "SIGCONT", 0)
 
@@ -275,10 +277,10 @@ class Supervisor:
             host = next(host for host in self.hosts if number in host.ids)
             if host.exit is not None:  # another env of the process was overdue
                 continue
-            named, did = (host.ids, "begin") if env_id is None else ([env_id], "end")
-            fact = f"did not {did} its request within step_timeout={watchdog.limit} seconds"
-            if self._options.step_timeout is None:
-                fact = f"was not closed and recreated within {watchdog.limit:g} seconds"
+            did = _PHASES[int(self._block.heartbeats[number, 4])]
+            named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
+            option = "" if self._options.step_timeout is None else "step_timeout="
+            fact = f"did not {did} within {option}{watchdog.limit} seconds"
             yield from host.kill_slow(named, watchdog.thread_of(number), fact)
 
     def _messages_sent(self) -> dict[int, int]:
@@ -303,9 +305,10 @@ class Supervisor:
         closing = [host for host in self.hosts if not host.reap() and host.life is Life.RUNNING]
         try:
             for host in self.hosts:
-                host.write(messages.pack(messages.CLOSE, b""))
+                host.write(messages.pack(messages.CLOSE, messages.PATIENCE.pack(GRACE / 2)))
             self._await_exits(GRACE)
             for host in self.hosts:
+                host.note_slow_close(GRACE)
                 host.signal(signal.SIGTERM)
                 host.signal(_CONTINUE)  # it may be stopped
             self._await_exits(min(0.2, GRACE))

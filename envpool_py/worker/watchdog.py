@@ -1,12 +1,13 @@
 """Find the envs that are stuck in a request, and read their Python stacks.
 
-Each env has a *heartbeat* in the block, four int64 that its process writes and the parent reads; if
+Each env has a *heartbeat* in the block, five int64 that its process writes and the parent reads; if
 one thread steps several envs, that of the first one is used:
 
 * the env that carries out a request: its id plus 1, or ``~id`` if it has no limit; 0 for none;
 * the start of that request, a float64 of ``time.monotonic``, the same clock in all processes;
 * the number of messages that the process has handled, for the first env of a process;
-* the number of the thread, as Python's stacks name it.
+* the number of the thread, as Python's stacks name it;
+* what the env is doing: ``env.heartbeat.REQUEST``, ``CLOSING`` or ``MAKING``.
 
 The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
 cannot be overdue earlier. The process needs two stores and one clock reading per step. Without
@@ -82,7 +83,7 @@ class Watchdog:
         due = now + self.limit
         for number, count in sent().items():
             row = self._heartbeats[number]
-            env, _, done, _ = row.tolist()
+            env, _, done, *_ = row.tolist()
             since = began = float(row.view(np.float64)[1])  # read after the env, see `Heartbeat`
             if env < 0 or (env == 0 and done >= count):
                 continue

@@ -120,6 +120,7 @@ class EnvLoop:
         self._executors: dict[int, Executor] = {}
         self._loop: StepLoop | None = None
         self.heartbeat: Heartbeat | None = None
+        self._patience = 0.0
 
     def handle_message(self, kind: int, body: Any) -> bool:
         """Carry out the requests of one message; return False for CLOSE."""
@@ -129,6 +130,8 @@ class EnvLoop:
             self._answer(self._load(body))
         elif kind == messages.ATTACH:
             self._attach(self._open_block(body))
+        elif body:
+            (self._patience,) = messages.PATIENCE.unpack(body)
         return kind != messages.CLOSE
 
     def make_envs(self, env_fns: Sequence[Any]) -> bool:
@@ -202,15 +205,29 @@ class EnvLoop:
         self._end.add(token, messages.FAILURE, self._dump_error(error, kind))
 
     def close(self) -> None:
-        for i, executor in self._executors.items():
-            failure = b""
-            try:
-                executor.close()
-            except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
-                failure = self._dump_error(error, "close")
-            # Sent one by one, so that the parent knows whose close has ended the process.
-            self._end.add(i, messages.CLOSED, failure)
-            self._end.send()
+        """Close the envs; if one hangs, another thread closes the rest."""
+        left, is_over = list(self._executors.items()), threading.Event()
+
+        def close_all() -> None:
+            while left:
+                i, executor = left.pop(0)
+                failure = b""
+                try:
+                    executor.close()
+                except BaseException as error:  # noqa: BLE001 - others must be closed as well
+                    failure = self._dump_error(error, "close")
+                # Sent one by one, so that the parent knows whose close has ended the process.
+                self._end.add(i, messages.CLOSED, failure)
+                self._end.send()
+
+        def help_out() -> None:
+            if not is_over.wait(self._patience):
+                close_all()
+
+        if len(left) > 1 and self._patience:
+            threading.Thread(target=help_out, daemon=True, name="envpool_py close").start()
+        close_all()
+        is_over.set()
 
 
 def run_envs(loop: EnvLoop, receive: Callable[[], Any], env_fns: Sequence[Any]) -> None:

@@ -106,7 +106,8 @@ def why_not(row: Row, backend: str) -> str:
 
 def _failure(place: str, request: str) -> list[Row]:
     """Return the rows of a request whose error is raised, or reported with a row."""
-    late = "env 1: did not end its request within step_timeout=... seconds"
+    did = "return from close" if place == "close at recycling" else "end its request"
+    late = f"env 1: did not {did} within step_timeout=... seconds"
     rows = {
         "raises": f"env 1: {request} raised RuntimeError: boom (env_of_table.py:...)",
         "raises SystemExit": f"env 1: {request} raised SystemExit: 3 (env_of_table.py:...)",

@@ -207,7 +207,8 @@ def test_close_abandons_a_coroutine_that_cannot_be_cancelled(monkeypatch):
     pool.reset()
     pool.send([0, 1])
     assert StubbornEnv.begun.wait(60)
-    with pytest.warns(RuntimeWarning, match="env 1: its coroutine has not ended after"):
+    text = "env 1: could not be closed: the coroutine was abandoned"
+    with pytest.warns(RuntimeWarning, match=text):
         pool.close()
     StubbornEnv.released.set()
     assert wait_until(lambda: not alive())
