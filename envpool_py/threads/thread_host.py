@@ -206,7 +206,7 @@ class ThreadHost(process_host.ProcessHost):
             self._poller.noticed = True
 
     def note_slow_close(self, seconds: float) -> None:
-        if coroutine_envs.frames_of(self.process.ident):
+        if self._is_alive() and coroutine_envs.frames_of(self.process.ident):
             self.name = "coroutine"
         super().note_slow_close(seconds)
 

@@ -186,7 +186,7 @@ def test_close_waits_once_for_all_threads_that_hang_in_it(monkeypatch):
     HangsInClose.gate.clear()
     pool = ThreadVectorEnv([HangsInClose] * 4)
     pool.reset()
-    with pytest.warns(RuntimeWarning, match=r"env \d: its thread has not ended"):
+    with pytest.warns(RuntimeWarning, match=r"env \d: could not be closed: the thread was"):
         pool.close()
     HangsInClose.gate.set()
     assert wait_until(lambda: not threads_named())
