@@ -211,7 +211,7 @@ class Engine:
             if beside:
                 warn_of_rows(beside, self.warned)
         parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)
-        listed = ids.tolist()
+        listed = ids.tolist() if marked or infos is None else []
         if infos is None:
             infos = self.batches.bare_infos(listed)
         if marked:

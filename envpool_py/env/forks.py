@@ -7,13 +7,28 @@ write rows into the shared memory and take messages from the socket of the worke
 from __future__ import annotations
 
 import os
+import weakref
+from typing import Any
 
 #: The number of forks between the first process and this one, as the only item.
 FORKS = [0]
 
 
+#: The step loops of this process, which guard their rows in a copy.
+LOOPS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
 def _count() -> None:
     FORKS[0] += 1
+    for loop in LOOPS:
+        loop.guard_rows()
+
+
+class EndOfCopy:
+    """In place of the row of an env: writing it ends the process."""
+
+    def __setitem__(self, *_: object) -> None:
+        os._exit(0)
 
 
 if hasattr(os, "register_at_fork"):

@@ -27,7 +27,7 @@ from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
 from envpool_py.env.block_io import actions_of, flat_rows, writer_of
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
-from envpool_py.env.forks import FORKS, end_copy
+from envpool_py.env.forks import FORKS, LOOPS, EndOfCopy, end_copy
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import ASK, ID_MASK, KINDS, RESET, Request
 from envpool_py.env.step_times import StepTimes
@@ -66,6 +66,7 @@ class StepLoop:
 
     def __post_init__(self) -> None:
         block = self._block
+        self._steps = False  # whether an env may be in its step
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
         self._write = writer_of(block.spec.obs, iter(block.obs), "obs", self._beside)
@@ -93,18 +94,27 @@ class StepLoop:
         """
         forks = FORKS[0]
         some = todo if limit is None or limit >= length_hint(todo) else islice(todo, limit)
-        while True:
-            try:
-                self._run(some, due)
-                break
-            except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
-                end_copy(forks, error)
-                token = tokens[len(tokens) - 1 - length_hint(todo)]
-                self.note_error(token, "reset" if token & RESET else "step", error)
-                if due and time.perf_counter() > due:
+        self._steps = True
+        try:
+            while True:
+                try:
+                    self._run(some, due)
                     break
+                except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
+                    end_copy(forks, error)
+                    token = tokens[len(tokens) - 1 - length_hint(todo)]
+                    self.note_error(token, "reset" if token & RESET else "step", error)
+                    if due and time.perf_counter() > due:
+                        break
+        finally:
+            self._steps = False
         if self._heartbeat.numbers is not None:
             self._heartbeat.end()
+
+    def guard_rows(self) -> None:
+        """In a copy of the process that an env has forked: let the next row end it."""
+        if self._steps and self._flat is not None:
+            self._flat[:] = [EndOfCopy()] * len(self._flat)
 
     def answer(self, token: int, request: Request) -> None:
         i, kind = token & ID_MASK, KINDS[request.kind]
@@ -131,7 +141,9 @@ class StepLoop:
         """Make the step loop; local variables make it fast, which matters for cheap envs."""
         block, steppers, write = self._block, self._steppers, self._write
         actions, layout = actions_of(block), block.spec.obs
-        flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
+        flat: Any = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
+        self._flat = flat
+        LOOPS.add(self)
         rewards: Any = block.reward if block.spec.reward else block.reward.data
         words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
         keep_info, convert, finish = self._keep_info, self._reward, self._finish
@@ -148,14 +160,14 @@ class StepLoop:
                     current[0] = ~i  # for the log line of a hang
                 # ``step`` is looked up each time, because an env may rebind it.
                 row = reset(i) if token & RESET else steppers[i].step(actions[i])
-                if count[0] != forks:
-                    end_copy(forks)
                 try:
                     obs, reward, terminated, truncated, info = row
                 except (TypeError, ValueError):
                     checked_row(row)
                     raise
-                if flat is None:
+                if flat is None:  # else ``guard_rows`` ends a copy
+                    if count[0] != forks:
+                        end_copy(forks)
                     write(i, obs)
                 else:
                     try:
