@@ -158,7 +158,7 @@ def beside(fault, limit=60.0):
     ("fault", "text"),
     [
         ("SIGSEGV", r"SIGSEGV at envs\.py:\d+"),
-        ("SIGKILL", "SIGKILL"),
+        ("SIGKILL", "SIGKILL; perhaps the system was out of memory"),
         ("os._exit", "exited with code 37"),
         ("hang", r"it has not ended within 1 seconds at envs\.py:\d+"),
     ],

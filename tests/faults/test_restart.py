@@ -273,17 +273,21 @@ def test_a_call_of_an_idle_env_of_a_dead_process_recreates_it():
 
 
 @pytest.mark.slow
-def test_recreating_an_env_may_take_longer_than_a_step(tmp_path):
+@pytest.mark.parametrize("step_timeout", [0.4, None])
+def test_recreating_an_env_has_the_limit_of_a_step_or_a_minute(step_timeout, tmp_path):
     def act(times):
-        if times > 1:
+        if times == 2:
             time.sleep(1.2)
 
     fns = [FNS[0], functools.partial(helpers.made, 1, tmp_path / "made", act)]
-    with reset_pool("shmem-fork", fns, step_timeout=0.4, **RESTART) as pool:
+    with reset_pool("shmem-fork", fns, step_timeout=step_timeout, **RESTART) as pool:
         pids = pool.call("pid")
-        check_lost(pool.step(["", "value"]), 1, [1, 0, 0], "boom")
+        batch = pool.step(["", "value"])
+        check_lost(batch, 1, [1, 0, 0], "boom")
+        late = "did not return from env_fn within step_timeout=0.4 seconds"
+        assert (late in batch[4][1]["env_error"]) == (step_timeout is not None)
         assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
-        assert pool.call("pid") == pids
+        assert (pool.call("pid") == pids) == (step_timeout is None)
 
 
 @pytest.mark.parametrize("columns", [False, True])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from envpool_py import ShmemVectorEnv
+from envpool_py.worker.host import Life
 
 FINE, RAISE, KILL, STOP, SLOW = range(5)
 NUM = 48
@@ -113,8 +114,8 @@ def strike(pool, rng):
     """
     host = pool.engine.hosts.of(rng.randrange(NUM))
     chosen = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
-    if host.exit is None:
-        os.kill(host.process.pid, chosen if host.started else signal.SIGKILL)
+    if host.life in (Life.STARTING, Life.RUNNING):
+        os.kill(host.process.pid, chosen if host.life is Life.RUNNING else signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
