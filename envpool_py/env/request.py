@@ -64,22 +64,22 @@ class Request(NamedTuple):
 
     An ``Executor`` carries it out, by its ``kind``, with ``args`` and ``kwargs``:
 
-    ============== ============================== ==========================================
-    kind           arguments                      reply
-    ============== ============================== ==========================================
-    ``step``       ``action``                     (obs, reward, terminated, truncated, info)
-    ``reset``      ``seed=``, ``options=``, ...   (obs, info)
-    ``seed``       ``seed``                       ``[seed]``
-    ``lost_step``  ``obs``                        a row, see ``Executor.lost_step``
-    ``end_episode`` the row before            a row, see ``Executor.end_episode``
-    ``get_attr``   ``name``                       the value
-    ``set_attr``   ``name, value``                None
-    ``call``       ``method, *args, **kwargs``    the result of the method
-    ``apply``      ``function, *args, **kwargs``  the result of ``function(env, ...)``
-    ``render``     ``**kwargs``                   the frame
-    ``configure``  see ``Executor.configure``     None; not sent to a new env without options
-    ``env_fn``     ``env_fn``                     None; it makes the env at later recreations
-    ============== ============================== ==========================================
+    =============== ============================== =========================================
+    kind            arguments                      reply
+    =============== ============================== =========================================
+    ``step``        ``action``                     (obs, reward, terminated, truncated, info)
+    ``reset``       ``seed=``, ``options=``, ...   (obs, info)
+    ``seed``        ``seed``                       ``[seed]``
+    ``lost_step``   ``obs``                        a row, see ``Executor.lost_step``
+    ``end_episode`` the row before                 a row, see ``Executor.end_episode``
+    ``get_attr``    ``name``                       the value
+    ``set_attr``    ``name, value``                None
+    ``call``        ``method, *args, **kwargs``    the result of the method
+    ``apply``       ``function, *args, **kwargs``  the result of ``function(env, ...)``
+    ``render``      ``**kwargs``                   the frame
+    ``configure``   see ``Executor.configure``     None; not sent to a new env without options
+    ``env_fn``      ``env_fn``                     None; it makes the env at later recreations
+    =============== ============================== =========================================
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as
     ``env_error``. ``before``: the request that the executor carries out before this one.
