@@ -33,7 +33,7 @@ from envpool_py.engine.batches import Batches
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recovery import Recovery
-from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
+from envpool_py.engine.states import RAISED, READY, RESETTING, RESTARTED, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import FINAL, OVER, Beside, StepResult
 from envpool_py.env.common_spec import common_spec
@@ -271,7 +271,7 @@ class Engine:
             return
         with interrupts.deferred():
             flight.cancel(ids)
-            ready = ids[states.state[ids] == READY]
+            ready = ids[np.isin(states.state[ids], (READY, RESTARTED))]
             if sent and len(ready):  # their rows were about to be returned
                 states.mark_cancelled(ready)
                 self.recovery.cancelled(ready.tolist(), {})
