@@ -209,7 +209,8 @@ class Recovery:
     def _request_after(self, i: int, error: EnvError) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
         known = self.failed.get(i)
-        text = "" if known is not None and known.is_planned else error.text
+        has_failed = known is None or not (known.is_planned or known.by_hand)
+        text = error.text if has_failed else ""
         if known is not None and known.request is not None:  # that failed, too
             first = known.request.error.partition(_THEN)[0]
             return known.request._replace(error=f"{first}{_THEN}{error.message}", before=None)
@@ -227,8 +228,6 @@ class Recovery:
 
     def replacements(self, ids: Sequence[int]) -> dict[int, Request]:
         """Return the requests to send to those of these envs that failed while idle."""
-        if not self.enabled:
-            return {}
         return {i: self._request_after(i, self.failed[i].error) for i in ids if i in self.failed}
 
     def send(self, state: int, requests: Mapping[int, Request]) -> None:

@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+import time
 import types
 
 import numpy as np
@@ -65,6 +66,30 @@ def test_recycled_envs_give_the_rows_of_those_that_are_recycled_in_their_process
     assert rows[True] == rows[False]
     assert len(pids[False]) == 3
     assert len(pids[True]) > 3
+
+
+class ClosesSlowly(envs.CountEnv):
+    def close(self):
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_a_reset_that_is_cancelled_while_its_env_is_recycled(on_error):
+    fns = [functools.partial(ClosesSlowly, tag, 2) for tag in range(3)]
+    with ShmemVectorEnv(fns, recycle=1, on_error=on_error, **FRESH) as pool:
+        pool.reset(seed=3)
+        pids = pool.apply(lambda _: os.getpid())
+        pool.timeout, pool.strict_timeout = 1e-3, True
+        pool.send_reset([1])
+        while 1 not in pool.engine.recovery.failed:
+            assert len(pool.recv()[1]) == 0
+        pool.cancel([1])
+        pool.timeout = None
+        obs, infos = pool.reset([1])
+        assert obs[0, ::2].tolist() == [1, 0]
+        assert "env_error" not in infos[0]
+        assert pool.apply(lambda _: os.getpid())[1] != pids[1]
+        assert pool.step([0, 0, 0])[0][:, 0].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
