@@ -175,14 +175,15 @@ def prepare_restarting(cell, scene):
             pool.restart([scene.bad])
         signal.signal(signal.SIGUSR2, before)
         return
-    made, restarts = int(board.made[scene.bad]), pool.restarts[scene.bad]
+    mates = list(scene.mates)  # the first of them waits in the new process
+    made, restarts = int(board.made[mates].sum()), pool.restarts[scene.bad]
     pool.send([RAISE if cell.is_local else DIE], [scene.bad])
     if not cell.is_local:
         scene.await_end()
         board.held = 1
     scene.fetch_others_until(
         lambda: (
-            pool.restarts[scene.bad] > restarts if cell.is_local else board.made[scene.bad] > made
+            pool.restarts[scene.bad] > restarts if cell.is_local else board.made[mates].sum() > made
         )
     )
 
