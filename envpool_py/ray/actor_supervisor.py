@@ -188,6 +188,10 @@ class ActorSupervisor(Supervisor):
         """What a pool's ``repr`` says of its actors."""
         return f", num_actors={len(self.hosts)}"
 
+    def begun(self, ids: set[int]) -> set[int]:
+        """Return all of them: an actor does not tell the driver which request it has begun."""
+        return ids
+
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill late and silent actors, and those with a stuck env, and yield the errors of envs."""
         yield from super().enforce_deadlines()

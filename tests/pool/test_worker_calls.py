@@ -78,6 +78,8 @@ def test_a_call_of_a_worker_is_one_of_its_pool(place, name):
 
 @pytest.mark.parametrize("name", [*REPLIES, *ROWS])
 @pytest.mark.parametrize("place", PROCESSES)
+# A pool of Ray's actors may hear of the death only when it asks the actor to close its envs.
+@pytest.mark.filterwarnings("ignore:env 0. could not be closed. the actor:RuntimeWarning")
 def test_a_worker_whose_process_was_killed(place, name):
     with PLACES[place](FNS) as pool:
         pool.reset()
