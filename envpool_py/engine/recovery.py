@@ -52,7 +52,7 @@ _LOGGER = logging.getLogger("envpool_py")
 # Between the text of the first failure and that of a later one, in the error of one row.
 _THEN = "\n\nthen: "
 # Any process that is not in a step answers it at once.
-_PING = Request("apply", (id,))
+_PING = Request("ping")
 
 
 @dataclass

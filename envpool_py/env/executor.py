@@ -115,7 +115,11 @@ class Executor:
         self._resets = 0
 
     def __call__(self, request: Request) -> Any:
-        if not KINDS[request.kind].has_row:
+        kind = KINDS[request.kind]
+        if not kind.has_row:
+            has_failed = self._closed and self._is_new and self._pending is None  # the env_fn
+            if has_failed and not kind.sets_up:
+                self._recreate()
             method = getattr(self, request.kind)
             with EndingCopies():
                 return coroutine_envs.run(method(*request.args, **request.kwargs))
@@ -430,6 +434,9 @@ class Executor:
     def env_fn(self, env_fn: Callable[[], Any]) -> None:
         """Make the env by this function when it is recreated."""
         self._env_fn = env_fn
+
+    def ping(self) -> None:
+        """Do nothing: the reply shows that the process answers."""
 
     def close(self) -> None:
         """Close the env, and one that is being recreated; a second call does nothing."""

@@ -34,8 +34,8 @@ class Kind(NamedTuple):
     """The properties of a kind of request.
 
     ``has_row``: it is answered by a row, else by a reply. ``recorded``: it may change the env, so a
-    record holds it; steps and resets have their own entries there. ``sets_up``: it may make an env,
-    so ``step_timeout`` does not apply, and its arguments are functions and options.
+    record holds it; steps and resets have their own entries there. ``sets_up``: it needs no env, and
+    may make one, so ``step_timeout`` does not apply, and its arguments are functions and options.
     """
 
     has_row: bool = False
@@ -56,6 +56,7 @@ KINDS = {
     "render": Kind(),
     "configure": Kind(sets_up=True),
     "env_fn": Kind(recorded=True, sets_up=True),
+    "ping": Kind(sets_up=True),
 }
 
 
@@ -79,6 +80,7 @@ class Request(NamedTuple):
     ``render``      ``**kwargs``                   the frame
     ``configure``   see ``Executor.configure``     None; not sent to a new env without options
     ``env_fn``      ``env_fn``                     None; it makes the env at later recreations
+    ``ping``                                       None
     =============== ============================== =========================================
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as

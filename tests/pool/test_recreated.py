@@ -115,6 +115,14 @@ def test_an_env_fn_that_does_not_fit_leaves_its_env_dead_until_one_fits(place):
                 with pytest.raises(EnvError, match=text):
                     pool.reset(ids)
                 pool.cancel()
+            for ask in (
+                functools.partial(pool.get_env_attr, "tag"),
+                functools.partial(pool.set_env_attr, "other", 9),
+                functools.partial(pool.call, "has_wrapper_attr", "tag"),
+            ):
+                with pytest.raises(EnvError, match=text):
+                    ask()
+            assert pool.get_env_attr("tag", [0, 2]) == [0, 2], "the others answer"
         if place == "shmem-fork-packed":
             helpers.kill(pool, 1)
             with pytest.raises(ZeroDivisionError, match="env 1: "):
