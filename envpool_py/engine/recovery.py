@@ -67,6 +67,7 @@ class Failed:
         by_hand: ``pool.restart`` recreates it: nothing is reported, and no failure tried again.
         told: whether ``on_restart`` was called.
         is_planned: it has not failed, but is to be recycled in a new process.
+        closing: whether its process was asked to close it and to end.
     """
 
     error: EnvError
@@ -76,6 +77,7 @@ class Failed:
     by_hand: bool = False
     told: bool = False
     is_planned: bool = False
+    closing: bool = False
 
     @property
     def is_unconfirmed(self) -> bool:
@@ -321,8 +323,13 @@ class Recovery:
             if not self._fresh or i in self._unconfigured:
                 return 0.0
             host.close_env(self._limit)
+            failed.closing = True
             return math.inf
         # ENDED: either its restart has failed, or it is to be restarted now.
+        if failed.closing:
+            failed.closing = False
+            for error in host.errors_of_close():
+                warn(f"{error.message}; the env is recreated in a new process", RuntimeWarning)
         if i in self._unconfigured:
             failure = host.error_of(i)
         else:

@@ -34,8 +34,8 @@ class Kind(NamedTuple):
     """The properties of a kind of request.
 
     ``has_row``: it is answered by a row, else by a reply. ``recorded``: it may change the env, so a
-    record holds it; steps and resets have their own entries there. ``sets_up``: it needs no env, and
-    may make one, so ``step_timeout`` does not apply, and its arguments are functions and options.
+    record holds it; steps and resets have their own entries there. ``sets_up``: it needs no env,
+    and may make one, so ``step_timeout`` does not apply; its arguments are functions and options.
     """
 
     has_row: bool = False

@@ -93,7 +93,6 @@ class ProcessHost:
     _poller: Poller
 
     def __post_init__(self) -> None:
-        self.close_errors: list[EnvError] = []
         # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
         self.life = Life.NEW
@@ -110,7 +109,7 @@ class ProcessHost:
         if again:  # the envs must have the spaces that they had at first
             self._old_spaces = self._old_spaces or self.spaces
         self.spaces, self.exit, self.sent = {}, None, 0
-        self.unclosed = set(self.ids)
+        self.unclosed, self.close_errors = set(self.ids), list[EnvError]()
         self._launch()
         self.deadline = time.monotonic() + SLOW_START if again else math.inf
         self.life = Life.STARTING  # NEW | ENDED -> STARTING
@@ -313,7 +312,7 @@ class ProcessHost:
     def close_env(self, limit: float) -> None:
         """Let the process close its env and end; it is killed after ``limit`` seconds."""
         if self.exit is None:
-            self.exit = Exit("was ended: its env is recreated in a new one")
+            self.exit = Exit("")
             self.write(messages.pack(messages.CLOSE, b""))
             self.deadline = time.monotonic() + limit
 
@@ -378,14 +377,17 @@ class ProcessHost:
         if self._is_alive() and self.exit is None and not self.has_ended():
             self.exit = Exit(f"{self.killed}: it has not ended after {seconds:g} seconds")
 
-    def error_of_close(self) -> EnvError:
-        """Return the error for envs whose ``close`` has not ended: the first has hung, or died."""
+    def errors_of_close(self) -> list[EnvError]:
+        """Return the errors of ``close``; of those that have not ended the first hung, or died."""
+        if not self.unclosed:
+            return self.close_errors
         first, *rest = [i for i in self.ids if i in self.unclosed]
         how = "" if self.exit is None else f": the {self.name} {self.exit.reason}{self.exit.line}"
         text = f"env {first}: could not be closed{how}"
         if rest:
             text += f"; nor could {errors.name_ids(rest)}, of the same {self.name}"
-        return EnvError(text, (first, *rest), "close", "" if self.exit is None else self.exit.stack)
+        stack = "" if self.exit is None else self.exit.stack
+        return [*self.close_errors, EnvError(text, (first, *rest), "close", stack)]
 
     def error_of(self, i: int) -> EnvError:
         """Return the error of an env_fn, or that of ``death_of``."""

@@ -260,7 +260,10 @@ class Supervisor:
         for host in self.hosts:
             if host.deadline > now or host.has_ended():
                 continue
-            if host.stream.ended or host.exit is not None:
+            if host.exit is not None:  # its env is to be recreated in a new process
+                host.exit = process_host.Exit(f"{host.killed}: close has not ended in time")
+                host.end()
+            elif host.stream.ended:
                 host.end("it closed its connection to the pool")
             else:
                 i = next(i for i in host.ids if i not in host.spaces)
@@ -323,8 +326,7 @@ class Supervisor:
                     file_descriptors.release(self._fds.pop())
                 self.watchdog = self._block = None  # free the memory
                 self._closed = True
-        found = [error for host in self.hosts for error in host.close_errors]
-        return found + [host.error_of_close() for host in closing if host.unclosed]
+        return [error for host in closing for error in host.errors_of_close()]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

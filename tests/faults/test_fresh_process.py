@@ -92,6 +92,61 @@ def test_a_reset_that_is_cancelled_while_its_env_is_recycled(on_error):
         assert pool.step([0, 0, 0])[0][:, 0].tolist() == [0, 1, 2]
 
 
+class ClosesBadly(envs.FaultEnv):
+    """Whose close hangs, raises or ends the process, once: in the process in which it was made."""
+
+    def __init__(self, how):
+        super().__init__(0)
+        self.how = how
+
+    def close(self):
+        if self.how == "hangs":
+            time.sleep(1000)
+        elif self.how == "ends":
+            os._exit(3)
+        elif self.how == "raises":
+            raise ValueError("not closed")
+
+
+@pytest.mark.parametrize("by", ["exception", "hand", "recycle"])
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        (
+            "hangs",
+            "could not be closed: the worker process was killed: close has not ended in time",
+        ),
+        ("raises", r"close raised ValueError: not closed \(test_fresh_process.py:\d+\)"),
+        ("ends", "could not be closed: the worker process exited with code 3"),
+    ],
+)
+def test_a_close_that_fails_is_named(how, text, by, tmp_path):
+    made = tmp_path / "made"
+
+    def make():
+        first = not made.exists()
+        made.touch()
+        return ClosesBadly(how if first else "")
+
+    options = {**FRESH, **RESTART, "recycle": 1 if by == "recycle" else None, "step_timeout": 1}
+    with ShmemVectorEnv([make], **options) as pool:
+
+        def recreate():
+            if by == "exception":
+                pool.step(["value"])
+            elif by == "hand":
+                pool.restart([0])
+            pool.reset()
+
+        pool.reset()
+        (pid,) = pool.call("pid")
+        with pytest.warns(RuntimeWarning, match=f"env 0: {text}.*; the env is recreated") as caught:
+            recreate()
+        assert len(caught) == 1
+        assert pool.call("pid") != [pid]
+        assert pool.step([""])[0].tolist() == [[0, 0, 1]]
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
