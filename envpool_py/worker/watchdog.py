@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -30,7 +31,6 @@ import numpy as np
 
 from envpool_py.env import coroutine_envs, failures
 from envpool_py.env.spaces import Array
-from envpool_py.interrupts import suppressed
 
 #: Seconds that a stuck process has to write its stack.
 STACK_GRACE = 0.5
@@ -129,10 +129,16 @@ def read_stack(fd: int, thread: int = 0) -> tuple[str, str]:
 def stack_of_thread(thread: int) -> tuple[str, str]:
     """Return as ``read_stack`` where a thread of this process is now, with its coroutines."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - just for this
-    frames: list[Any] = []
-    with suppressed():  # the thread runs on: CPython 3.11 may follow a frame that has just ended
-        frames += coroutine_envs.frames_of(thread)
+    # The thread runs on: in Python 3.11 a collection of garbage in ``f_back`` may let it end the
+    # frame that is being read, after which the process crashes.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        frames: list[Any] = coroutine_envs.frames_of(thread)
         frames += traceback.walk_stack(frame or sys._getframe())  # noqa: SLF001
+    finally:
+        if collects:
+            gc.enable()
     lines = [
         f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
         for each, line in frames

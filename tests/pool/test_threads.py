@@ -1,11 +1,13 @@
 """Envs in threads: each in its own thread, all at once; what happens if a thread hangs."""
 
 import functools
+import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +20,7 @@ from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads import thread_host
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
-from envpool_py.worker import supervisor
+from envpool_py.worker import supervisor, watchdog
 from tests.support import envs
 from tests.support.helpers import ROOT, wait_until
 from tests.support.places import PLACES
@@ -367,3 +369,35 @@ def test_an_env_that_raises_in_a_thread_keeps_type_and_id():
             pool.step([0, 0])
         assert isinstance(caught.value, EnvError)
         assert caught.value.env_id == 1
+
+
+def test_no_garbage_is_collected_while_the_stack_of_a_running_thread_is_read():
+    """In Python 3.11 that ended the process now and then: the thread went on meanwhile."""
+    go_on, started, calls = threading.Event(), threading.Event(), []
+
+    def wait(depth):
+        if depth:
+            wait(depth - 1)
+        else:
+            started.set()
+            go_on.wait()
+
+    thread = threading.Thread(target=wait, args=(50,))
+    thread.start()
+    started.wait()
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.callbacks.append(
+        lambda *_: calls.append([frame.name for frame in traceback.extract_stack()])
+    )
+    gc.set_threshold(1)
+    try:
+        watchdog.stack_of_thread(thread.ident)
+    finally:
+        gc.set_threshold(*threshold)
+        del gc.callbacks[-1]
+        go_on.set()
+        thread.join()
+    assert calls, "garbage was collected"
+    assert not [names for names in calls if "walk_stack" in names]
+    assert gc.isenabled()
