@@ -22,6 +22,7 @@ from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import messages
 from envpool_py.worker.messages import HEADER
+from envpool_py.worker.process_host import SLOW_START
 from envpool_py.worker.watchdog import Watchdog, stack_of_thread
 from envpool_py.worker.worker_loop import EnvLoop
 
@@ -108,12 +109,11 @@ class EnvActor:
         body, rest = message[HEADER.size : end], message[end:]
         if kind == messages.ATTACH:
             self._attach(Block(pickle.loads(body)), rest)  # noqa: S301 - from our own driver
-        elif kind == messages.CLOSE:
-            self._loop.close()
         else:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
-            self._loop.handle_message(kind, body)
+            if not self._loop.handle_message(kind, body):
+                self._loop.close()
         return self._reply()
 
     def _reply(self) -> list[Any]:
@@ -143,16 +143,19 @@ class EnvActor:
         groups = POSITIONS | ROWS | FINALS * bool((marks & FINAL).any())
         return groups | INFOS * bool(forms.any()) | TABLES * bool((forms > known).any())
 
-    def watch(self, limit: float | None) -> tuple[int | None, tuple[str, str]]:
-        """Wait until an env is stuck; return its id and where. Else run as long as the actor."""
+    def watch(self, limit: float | None) -> tuple[int, int, tuple[str, str]]:
+        """Wait until an env is stuck; return its id, the phase of its request, and where it is.
+
+        Else run as long as the actor. With ``limit`` None, only recreating an env is limited.
+        """
         self._attached.wait()
-        while limit is None:
-            time.sleep(1e6)
-        watchdog = Watchdog(limit, self._block.heartbeats)
+        watchdog = Watchdog(limit or SLOW_START, self._block.heartbeats)
         while True:
-            # While an env holds the GIL this loop stands still: then C code ends the process.
-            faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
+            if limit is not None:
+                # While an env holds the GIL this loop stands still: then C code ends the process.
+                faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
             for number, env_id in watchdog.find_overdue(lambda: dict.fromkeys(self._ids, 0)):
                 faulthandler.cancel_dump_traceback_later()
-                return env_id, stack_of_thread(watchdog.thread_of(number))
+                where = stack_of_thread(watchdog.thread_of(number))
+                return env_id or 0, int(self._block.heartbeats[number, 4]), where
             time.sleep(max(watchdog.next_check - time.monotonic(), 0.0))

@@ -32,7 +32,7 @@ from envpool_py.worker.host import Life
 from envpool_py.worker.messages import HEADER
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.supervisor import Supervisor
+from envpool_py.worker.supervisor import PHASES, Supervisor
 
 #: Seconds beyond ``step_timeout`` for each env, after which a silent actor is killed: more than one
 #: needs to end itself while an env holds the GIL.
@@ -54,8 +54,9 @@ class ActorHost(ProcessHost):
     _shared: Any
     _poller: Any
     rows: Rows
-    #: The env that has not ended its request in time, and where it was: line and stack.
-    stuck: tuple[int, tuple[str, str]] | None
+    #: The env that has not ended its request in time, the phase of the request, and where it was:
+    #: line and stack.
+    stuck: tuple[int, int, tuple[str, str]] | None
     #: For each call without a reply, when it was sent or came first; the first one is under way.
     since: deque[float]
 
@@ -110,7 +111,7 @@ class ActorHost(ProcessHost):
         self.name = name
         return self._answered([b"", 0, b"", [(self.ids[0], messages.HELLO, b"")]])
 
-    def _found(self, stuck: tuple[int, tuple[str, str]]) -> bytes:
+    def _found(self, stuck: tuple[int, int, tuple[str, str]]) -> bytes:
         self.stuck = stuck
         self._poller.noticed = True
         return b""
@@ -156,7 +157,7 @@ class ActorHost(ProcessHost):
                 ray.kill(self.process)
 
     def _stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002 - as ProcessHost
-        return self.stuck[1] if self.stuck else ("", "")
+        return self.stuck[2] if self.stuck else ("", "")
 
     def has_ended(self) -> bool:
         """Whether the actor has ended or was killed."""
@@ -197,11 +198,14 @@ class ActorSupervisor(Supervisor):
         yield from super().enforce_deadlines()
         limit, now = self._options.step_timeout, time.monotonic()
         for host in self.hosts:
-            if host.life is not Life.RUNNING or host.has_ended() or limit is None:
+            if host.life is not Life.RUNNING or host.has_ended():
                 continue
             if host.stuck:
-                fact = f"did not end its request within step_timeout={limit} seconds"
-                yield from host.kill_slow([host.stuck[0]], 0, fact)
+                i, phase, _ = host.stuck
+                self._block.heartbeats[host.ids[0], [0, 4]] = i + 1, phase  # as a process would
+                yield from host.kill_slow([i], 0, self.late(PHASES[phase]))
+                continue
+            if limit is None:
                 continue
             longest = (len(host.ids) + 1) * limit + SILENT_FOR
             if now > min(host.since.copy(), default=now) + longest:

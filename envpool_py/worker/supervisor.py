@@ -46,7 +46,8 @@ from envpool_py.worker.watchdog import Watchdog
 _LOGGER = logging.getLogger("envpool_py")
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
-_PHASES = {REQUEST: "end its request", CLOSING: "return from close", MAKING: "return from env_fn"}
+#: What an env has not done that is stuck in this phase of its request.
+PHASES = {REQUEST: "end its request", CLOSING: "return from close", MAKING: "return from env_fn"}
 # Windows has no SIGCONT, and threads take no signal.
 _CONTINUE: int = getattr(signal, "SIGCONT", 0)
 
@@ -280,11 +281,15 @@ class Supervisor:
             host = next(host for host in self.hosts if number in host.ids)
             if host.exit is not None:  # another env of the process was overdue
                 continue
-            did = _PHASES[int(self._block.heartbeats[number, 4])]
+            did = PHASES[int(self._block.heartbeats[number, 4])]
             named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
-            option = "" if self._options.step_timeout is None else "step_timeout="
-            fact = f"did not {did} within {option}{watchdog.limit} seconds"
-            yield from host.kill_slow(named, watchdog.thread_of(number), fact)
+            yield from host.kill_slow(named, watchdog.thread_of(number), self.late(did))
+
+    def late(self, did: str) -> str:
+        """Return the text for an env that did not do this within the limit of a request."""
+        limit = self._options.step_timeout
+        text = f"step_timeout={limit}" if limit is not None else f"{process_host.SLOW_START:g}"
+        return f"did not {did} within {text} seconds"
 
     def _messages_sent(self) -> dict[int, int]:
         """Return for each env of processes that run the messages sent to the env's heartbeat."""
