@@ -53,7 +53,8 @@ class HttpEnv(gym.Env):
             http.client.HTTPConnection("127.0.0.1", self.port, timeout=3)
         ) as one:
             one.request("GET", "/")
-            status = one.getresponse().status
+            with contextlib.closing(one.getresponse()) as response:
+                status = response.status
         if status != 200:
             raise ConnectionError(f"status {status}")
 
