@@ -10,7 +10,7 @@ from tests.support.helpers import ROOT
 
 PROJECT = (ROOT / "pyproject.toml").read_text()
 README = (ROOT / "README.md").read_text()
-RELEASE = (ROOT / "docs" / "release.md").read_text()
+RELEASE = (ROOT / "CONTRIBUTING.md").read_text().partition("## A release\n")[2]
 
 
 def test_the_recipe_of_conda_is_that_of_the_package():
