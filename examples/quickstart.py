@@ -16,8 +16,8 @@ def main() -> None:
         print("observations of the reset:", obs.shape)
         for _ in range(4):
             actions = [space.sample() for space in envs.action_space]  # your policy
-            obs, reward, *flags, infos = envs.step(actions)  # terminated and truncated
-        print("rewards:", reward)
+            obs, reward, terminated, truncated, infos = envs.step(actions)
+        print("rewards:", reward, "ended:", terminated | truncated, "info of env 0:", infos[0])
 
     with envpool_py.make("CartPole-v1", 4, wait_num=2, backend="shmem") as envs:
         envs.reset(seed=0)
