@@ -31,7 +31,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "build"]
 nb_execution_mode = "off"  # the tests run the notebooks
 # The reference is built without these packages too.
 _optional = ["pettingzoo", "ray", "stable_baselines3", "torch"]
@@ -39,7 +39,7 @@ autodoc_mock_imports = [
     name for name in _optional if importlib.util.find_spec(name) is None
 ]
 
-# The address of the published pages, which previews in chats need: docs/release.md.
+# The address of the published pages, which previews in chats need: CONTRIBUTING.md, A release.
 html_baseurl = os.environ.get(
     "READTHEDOCS_CANONICAL_URL", os.environ.get("DOCS_URL", "")
 )
@@ -146,30 +146,17 @@ def insert_options(_app: object, _page: str, source: list[str]) -> None:
         source[0] = source[0].replace("%OPTIONS%", options_of_pools())
     # A doctest ends with an empty line; the page does not show it.
     source[0] = re.sub(r"\n\n```$", "\n```", source[0], flags=re.MULTILINE)
-    if "%HELP%" in source[0]:
-        source[0] = source[0].replace("%HELP%", helps_of_commands())
+    source[0] = re.sub(
+        r"^%HELP (\w+)%$", help_of_command, source[0], flags=re.MULTILINE
+    )
 
 
-def helps_of_commands() -> str:
-    """A section for each command, with its ``--help``."""
+def help_of_command(mark: re.Match[str]) -> str:
+    """The ``--help`` of the command that a mark names."""
     os.environ["COLUMNS"] = "80"
-    sections = []
-    for name in (
-        "",
-        "check",
-        "tune",
-        "timeline",
-        "bench",
-        "collect",
-        "replay",
-        "show",
-        "info",
-    ):
-        with contextlib.redirect_stdout(io.StringIO()) as shown:
-            cli.main([name, "--help"] if name else ["--help"])
-        title = f"## {name or 'envpool-py'}"
-        sections.append(f"{title}\n\n```text\n{shown.getvalue().rstrip()}\n```\n")
-    return "\n".join(sections)
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        cli.main([mark[1], "--help"])
+    return f"```text\n{shown.getvalue().rstrip()}\n```"
 
 
 def leave_out_options(*event: Any) -> None:

@@ -50,7 +50,7 @@ def find(env: Env) -> Any:
         raise TypeError(text + (hint if hasattr(env, "step") else ""))
     place, name = parts(env)
     if place == "ale_py":
-        extras.load(place, f'{env}: needs ale_py; pip install "envpool-py[atari]"')
+        extras.load(place, f"{env}: needs ale_py; {extras.hint('atari')}")
     module = importlib.import_module(place) if place else None  # which may register the id
     try:
         return gym.spec(name)

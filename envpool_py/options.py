@@ -105,9 +105,8 @@ class PoolOptions:
         if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
             raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
         if os.path.lexists(path):
-            raise FileExistsError(
-                f"record: {path} exists and is not overwritten; pass another path"
-            )
+            hint = "remove it, or pass a new name for each run"
+            raise FileExistsError(f"record: {path} exists and is not overwritten; {hint}")
         if not Path(path).parent.is_dir():
             raise FileNotFoundError(f"record: {Path(path).parent} is no directory; create it first")
 

@@ -17,7 +17,7 @@ from envpool_py import extras
 
 def ffmpeg() -> Any:
     """Return the path of ffmpeg; MissingPackageError without imageio-ffmpeg."""
-    needed = "videos need imageio-ffmpeg; pip install envpool-py[video]"
+    needed = f"videos need imageio-ffmpeg; {extras.hint('video')}"
     return extras.load("imageio_ffmpeg", needed).get_ffmpeg_exe()
 
 

@@ -1,38 +1,35 @@
-"""The pool in one screen: step it yourself, then let a collector do it.
+"""The pool in one screen: make one, step it, step the envs that are ready, let a collector do it.
 
 python examples/quickstart.py
 """
 
 from __future__ import annotations
 
-import gymnasium as gym
-import numpy as np
-
-from envpool_py import ShmemVectorEnv
+import envpool_py
 from envpool_py.collector import AsyncCollector, RandomPolicy
 
 
-def make_env() -> gym.Env:
-    """Runs in a worker process."""
-    return gym.make("CartPole-v1")
-
-
 def main() -> None:
-    """Step a pool in both ways."""
-    with ShmemVectorEnv([make_env] * 4, wait_num=2, num_processes=2) as pool:
-        obs, _ = pool.reset(seed=0)
+    """Step a pool in three ways."""
+    with envpool_py.make("CartPole-v1", 4) as envs:
+        obs, infos = envs.reset(seed=0)
         print("observations of the reset:", obs.shape)
-        pool.send(np.array([0, 1, 0, 1]))
         for _ in range(4):
-            obs, reward, terminated, truncated, infos = pool.recv()  # the two that finish first
-            ids = [info["env_id"] for info in infos]
-            print("from envs", ids, "rewards", reward)
-            ended = terminated | truncated
-            going_on = [i for i, end in zip(ids, ended, strict=True) if not end]
-            pool.send([pool.action_space[i].sample() for i in going_on], going_on)
-        pool.drain()
+            actions = [space.sample() for space in envs.action_space]  # your policy
+            obs, reward, terminated, truncated, infos = envs.step(actions)
+        print("rewards:", reward, "ended:", terminated | truncated, "info of env 0:", infos[0])
 
-        collector = AsyncCollector(pool, RandomPolicy(pool, seed=0), seed=0)
+    with envpool_py.make("CartPole-v1", 4, wait_num=2, backend="shmem") as envs:
+        envs.reset(seed=0)
+        envs.send([0, 1, 0, 1])
+        for _ in range(4):
+            obs, reward, *_ = envs.recv()  # those of the envs that finish first
+            ids = envs.batch_ids
+            print("from envs", ids, "rewards", reward)
+            envs.send([envs.action_space[i].sample() for i in ids], ids)
+        envs.drain()
+
+        collector = AsyncCollector(envs, RandomPolicy(envs, seed=0), seed=0)
         for episode in collector.episodes(8):
             print(episode)
 

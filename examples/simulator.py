@@ -19,14 +19,15 @@ class Simulator(gym.Env[Any, Any]):
 
     Args:
         seconds: how long a step waits, without using the CPU.
-        crash: the probability that a step kills the process, as a bug in a simulator may.
+        crash: the probability that a step kills the process, as a bug in C++ does.
+        bug: the probability that a step raises an exception.
     """
 
     action_space = gym.spaces.Discrete(2)
     observation_space = gym.spaces.Box(-10, 10, (2,), np.float32)
 
-    def __init__(self, seconds: float = 0.002, crash: float = 0.0) -> None:
-        self.seconds, self.crash = seconds, crash
+    def __init__(self, seconds: float = 0.002, crash: float = 0.0, bug: float = 0.0) -> None:
+        self.seconds, self.crash, self.bug = seconds, crash, bug
 
     def _obs(self) -> Any:
         return np.array([self.place, self.goal], np.float32)
@@ -43,6 +44,8 @@ class Simulator(gym.Env[Any, Any]):
         time.sleep(self.seconds)  # the simulator computes elsewhere
         if self.np_random.random() < self.crash:
             os.abort()
+        if self.np_random.random() < self.bug:
+            raise ValueError(f"no collision mesh at {self.place} m")
         self.steps += 1
         self.place = float(np.clip(self.place + (0.5 if action == 1 else -0.5), -10, 10))
         arrived = abs(self.goal - self.place) < 0.5

@@ -1,4 +1,4 @@
-"""The examples run, and the one that learns does learn."""
+"""The examples run; those that learn are in tests/envpool_face/test_examples.py."""
 
 import pytest
 
@@ -9,9 +9,7 @@ from tests.support.helpers import ROOT, run_python
     ("name", "args", "last"),
     [
         ("quickstart", [], "Episode("),
-        # Random actions give 22.
         ("http_sessions", ["--num-envs", "16", "--seconds", "3"], "reported: "),
-        ("cartpole_async", ["--goal", "200", "--max-steps", "200000"], "learnt"),
     ],
 )
 def test_example(name, args, last):

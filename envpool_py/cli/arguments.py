@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
+from envpool_py import extras
 from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
@@ -125,7 +126,7 @@ def picture(path: str) -> str:
     if not path.endswith(".png"):
         raise UsageError(f"must end in .png, got {path}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError('needs matplotlib; pip install "envpool-py[bench]"')
+        raise UsageError(f"needs matplotlib; {extras.hint('bench')}")
     return writable(path)
 
 

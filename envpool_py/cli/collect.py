@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 import envpool_py
+from envpool_py import extras
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, counted, exact
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
@@ -235,7 +236,7 @@ def _connect_to_ray(address: str | None) -> None:
     try:
         import ray  # noqa: PLC0415 - an extra
     except ImportError:
-        raise UsageError('--backend ray: ray is missing; pip install "envpool-py[ray]"') from None
+        raise UsageError(f"--backend ray: ray is missing; {extras.hint('ray')}") from None
     if not ray.is_initialized():
         try:
             ray.init(address, logging_level="ERROR", log_to_driver=False)

@@ -164,7 +164,7 @@ class Episodes(Sequence[Episode]):
         )
 
     def to_minari(self, dataset_id: str, **options: Any) -> Any:
-        """Write the episodes as a data set of Minari; needs ``pip install envpool-py[minari]``.
+        """Write the episodes as a data set of Minari; needs the extra ``minari``.
 
         Infos and extras become Minari's ``infos``: an array for each key that every row of an
         episode has, and extras under ``"extras"``.

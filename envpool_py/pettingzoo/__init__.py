@@ -3,8 +3,10 @@
 try:
     import pettingzoo as _pettingzoo
 except ImportError as error:
+    from envpool_py.extras import hint as _hint
+
     raise ImportError(
-        'envpool_py.pettingzoo: PettingZoo is missing; pip install "envpool_py[pettingzoo]"'
+        f"envpool_py.pettingzoo: PettingZoo is missing; {_hint('pettingzoo')}"
     ) from error
 
 from envpool_py.pettingzoo.aec import PettingZooEnv

@@ -3,6 +3,8 @@
 try:
     from envpool_py.ray.vector_env import RayEnvWorker, RayVectorEnv
 except ImportError as error:
-    raise ImportError("RayVectorEnv needs Ray: pip install 'envpool-py[ray]'") from error
+    from envpool_py.extras import hint as _hint
+
+    raise ImportError(f"RayVectorEnv needs Ray; {_hint('ray')}") from error
 
 __all__ = ["RayEnvWorker", "RayVectorEnv"]

@@ -1,26 +1,23 @@
 """Each figure of a page is the one that was measured, and README shows what a terminal shows."""
 
 import ast
-import functools
 import itertools
 import json
+import os
 import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from tests.support.helpers import ROOT
 
-sys.path.append(str(ROOT / "examples"))
+sys.path.append(str(ROOT / "docs" / "build"))
 
 import figures
-from simulator import Simulator
-
-from envpool_py.errors import WorkerDiedError
-from envpool_py.sb3 import SubprocVecEnv
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONF = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
@@ -59,22 +56,38 @@ def test_the_figures_of_a_training():
 
 
 def test_readme_is_short():
-    assert len(README.splitlines()) <= 90
+    assert len(README.splitlines()) <= 75
 
 
-def test_the_crash_of_readme_is_real(caplog):
-    env_fns = [Simulator] * 5 + [functools.partial(Simulator, crash=1.0)] + [Simulator] * 2
-    venv = SubprocVecEnv(env_fns)
-    venv.reset()
-    with pytest.raises(WorkerDiedError) as raised:
-        venv.step(np.zeros(8, int))
-    venv.close()
-    assert f"\nenvpool_py.errors.WorkerDiedError: {str(raised.value).splitlines()[0]}\n" in README
-    venv = SubprocVecEnv(env_fns, on_error="restart")
-    venv.reset()
-    venv.step(np.zeros(8, int))
-    venv.close()
-    assert f"\n{caplog.messages[0]}\n" in README
+def test_the_crash_of_readme_is_real(tmp_path):
+    block = next(each for each in re.findall(r"```console\n(.*?)```", README, re.DOTALL))
+    commands = block.replace(" \\\n    ", " ").split("$ envpool-py ")[1:]
+    assert [command.split()[0] for command in commands] == ["collect", "show", "replay"]
+    for command in commands:
+        line, *shown = command.replace("examples/", f"{ROOT}/examples/").splitlines()
+        typed = [text.removeprefix("(Pdb) ") for text in shown if text.startswith("(Pdb) ")]
+        done = subprocess.run(
+            [sys.executable, "-m", "envpool_py.cli", *shlex.split(line)],
+            input="\n".join([*typed, "q"]),
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=170,
+            check=False,
+        )
+        assert done.returncode == (1 if typed else 0)
+        printed = done.stdout + done.stderr
+        for text in shown:
+            if "restarted" in text:  # which restart is logged first depends on timing
+                env, _, cause = text.partition(" restarted ")
+                assert f"{env} restarted " in printed
+                assert cause.partition(": ")[2] in printed
+            else:
+                # The table is as wide as its longest line, which has the path of the clone.
+                assert text.removeprefix("(Pdb) ").rstrip(" │") in printed or text in map(
+                    "(Pdb) {}".format, typed
+                )
 
 
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
@@ -92,7 +105,8 @@ def anchors(page):
 )
 def test_links_lead_to_files(name):
     page = ROOT / name
-    for path, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for path, anchor in LINK.findall(text):
         target = page.parent / path if path else page
         assert target.exists()
         assert not anchor or anchor in anchors(target)

@@ -8,9 +8,8 @@ from tests.docs.programs import run
 from tests.support.helpers import ROOT, run_python
 
 OF_PEERS = (
-    "README.md",
-    "docs/howto/atari.md",
-    "docs/howto/multi_agent.md",
+    "docs/envpool.md",
+    "docs/observations.md",
     "docs/pettingzoo.md",
     "docs/sb3.md",
     "docs/tutorial.md",

@@ -25,7 +25,7 @@ PAGES = [
 ]
 MODULES = [
     path
-    for folder in ("envpool_py", "examples", "tests")
+    for folder in ("envpool_py", "examples", "tests", "docs/build")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path.name != "test_words.py"  # has the words themselves
 ]

@@ -10,7 +10,8 @@ from tests.support.helpers import ROOT, run_python
 PAGE = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^(?:Before|After).*?:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LIBRARIES = ("Gymnasium", "Stable-Baselines3", "EnvPool", "PufferLib", "Tianshou")
-NAMES = itertools.product(LIBRARIES, ("before", "after"))
+OWN = "Your own worker processes"
+NAMES = itertools.product([*LIBRARIES, OWN], ("before", "after"))
 PROGRAMS = dict(zip(NAMES, BLOCK.findall(PAGE), strict=True))
 COLLECTORS = ("dqn_collector.py", "ppo_rollouts.py")
 
@@ -27,18 +28,19 @@ def soak(*cases):
 
 
 LONG = "--updates 200"
-MODES = ("sync", "async", "sync --vector gymnasium")
+ENVPOOL = "--interface envpool"
+VECTORS = ("vector --mode sync", "vector --mode async", "gymnasium")
 PPO = [
     # Random actions give 22.
-    ("ppo_envpool.py", ["--updates 6"], 28),
-    ("ppo_vector_env.py", [f"--updates 3 --mode {mode}" for mode in MODES], 20),
-    *soak(("ppo_envpool.py", [LONG], 250), ("ppo_vector_env.py", [LONG], 250)),
+    ([f"{ENVPOOL} --updates 6"], 28),
+    ([f"--updates 3 --interface {each}" for each in VECTORS], 20),
+    *soak(([f"{ENVPOOL} {LONG}"], 250), ([LONG], 250)),
 ]
 
 
-@pytest.mark.parametrize(("name", "runs", "more_than"), PPO)
-def test_ppo_learns(name, runs, more_than):
-    lines = [run(name, args) for args in runs]
+@pytest.mark.parametrize(("runs", "more_than"), PPO)
+def test_ppo_learns(runs, more_than):
+    lines = [run("ppo_torch.py", args) for args in runs]
     assert len({*lines}) == 1
     assert float(re.search(r"mean return (\d+\.\d)$", lines[0]).group(1)) > more_than
 

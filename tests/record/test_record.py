@@ -44,7 +44,7 @@ def test_a_file_that_is_there_or_appears_is_left_alone(tmp_path):
         return envs.CountEnv()
 
     (tmp_path / "run").write_text("precious")
-    with pytest.raises(FileExistsError, match=r"record: .*run exists and is not overwritten; pass"):
+    with pytest.raises(FileExistsError, match=r"run exists and is not overwritten; remove it"):
         DummyVectorEnv([pytest.fail], record=tmp_path / "run")
     with pytest.raises(FileExistsError):  # the env has written it
         DummyVectorEnv([make], record=tmp_path / "new")

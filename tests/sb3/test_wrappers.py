@@ -236,7 +236,7 @@ def test_videos(tmp_path, monkeypatch):
     lengths = [int(video.get(cv2.CAP_PROP_FRAME_COUNT)) for video in videos]
     assert lengths == [5, 3]  # theirs lacks a frame
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(ImportError, match=r"imageio-ffmpeg; pip install envpool-py\[video\]"):
+    with pytest.raises(ImportError, match=r'imageio-ffmpeg; pip install -e "\.\[video\]"'):
         own.VecVideoRecorder(own.DummyVecEnv([RGB]), str(tmp_path), bool)
 
 

@@ -132,7 +132,7 @@ class WarpFrame(gym.ObservationWrapper[Any, Any, Any]):
         space: Any = env.observation_space
         require(isinstance(space, gym.spaces.Box), f"WarpFrame needs a Box, got {space}")
         self.observation_space = gym.spaces.Box(0, 255, (height, width, 1), space.dtype)
-        self._cv2 = extras.load("cv2", "WarpFrame needs OpenCV; pip install envpool-py[atari]")
+        self._cv2 = extras.load("cv2", f"WarpFrame needs OpenCV; {extras.hint('atari')}")
 
     def observation(self, frame: NDArray[Any]) -> NDArray[Any]:
         """The grey image of a colour image."""

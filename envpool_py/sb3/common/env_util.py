@@ -85,7 +85,7 @@ def make_atari_env(
     ``wrapper_kwargs`` are arguments of the ``AtariWrapper``, ``options`` of ``make_vec_env``.
     """
     if isinstance(env_id, str):  # also ids as PongNoFrameskip-v4
-        extras.load("ale_py", "make_atari_env needs ale_py; pip install envpool-py[atari]")
+        extras.load("ale_py", f"make_atari_env needs ale_py; {extras.hint('atari')}")
     options |= {"wrapper_kwargs": wrapper_kwargs, "env_kwargs": env_kwargs}
     return make_vec_env(
         env_id, n_envs, seed, start_index, monitor_dir, wrapper_class=AtariWrapper, **options

@@ -190,7 +190,7 @@ def load_results(path: str) -> Any:
     ``index``, the row in its file. ``t`` counts from the start of the earliest monitor. Without
     such files, LoadMonitorResultsError; without pandas, MissingPackageError.
     """
-    pandas = extras.load("pandas", "load_results needs pandas; pip install envpool-py[sb3]")
+    pandas = extras.load("pandas", f"load_results needs pandas; {extras.hint('sb3')}")
     files = get_monitor_files(path)
     if not files:
         raise LoadMonitorResultsError(f"no files *{Monitor.EXT} in {path}")

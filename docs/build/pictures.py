@@ -2,8 +2,8 @@
 
 ::
 
-    python examples/pictures.py timeline crash
-    python examples/pictures.py all --out docs/pictures
+    python docs/build/pictures.py timeline crash
+    python docs/build/pictures.py all --out docs/pictures
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # where envpool_py is
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
 import gymnasium as gym
 import matplotlib as mpl

@@ -1,6 +1,6 @@
 """Make the animation of the README from a real run: an SVG that stands still if motion is reduced.
 
-    python examples/animation.py --out docs/pictures/animation.svg
+    python docs/build/animation.py --out docs/pictures/animation.svg
 
 Eight envs are stepped in whole batches and in partial batches. Env 2 is slow now and then, and the
 process of env 5 is killed. Both runs are recorded and drawn on one time axis, many times slower.
@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # where envpool_py is
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
+
+from pictures import policy, simulators
 
 import envpool_py
-from examples.pictures import policy, simulators
 
 NUM_ENVS, SLOW, VICTIM = 8, 2, 5
 KILL_AT = 0.35

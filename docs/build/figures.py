@@ -10,8 +10,8 @@ figure.
 
 ::
 
-    python examples/figures.py measure
-    python examples/figures.py write
+    python docs/build/figures.py measure
+    python docs/build/figures.py write
 
 ``measure simulator ppo`` measures some of the parts again and keeps the others. ``measure ray``
 measures the part that takes some minutes more, and ``measure free`` the one that needs
@@ -35,8 +35,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # where envpool_py is
-sys.path.append(str(Path(__file__).resolve().parent / "benchmark"))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "benchmark"))
 
 import gymnasium as gym
 import waiting
@@ -47,7 +47,7 @@ from envpool_py.bench.measure import Caller, Job
 from envpool_py.bench.settings import SYNC, Setting
 from envpool_py.cli.tables import separated
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs" / "figures.json"
 PLACE = re.compile(r"<!--fig (?P<key>[\w.-]+)-->(?P<shown>.*?)<!--/fig-->")
 
@@ -205,6 +205,24 @@ def overhead() -> dict[str, float]:
     return {"plain": median(times[False]), "measured": median(times[True])}
 
 
+def record() -> dict[str, float]:
+    """Bytes that a record of CartPole grows by with each step, and with each batch."""
+    sizes: dict[tuple[int, int], int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for num_envs, steps in ((1, 100), (1, 1_100), (33, 100), (33, 1_100)):
+            path = Path(folder) / f"{num_envs}_{steps}.rec"
+            with envpool_py.make(
+                "CartPole-v1", num_envs, backend="dummy", record=str(path)
+            ) as pool:
+                pool.reset(seed=0)
+                for _ in range(steps):
+                    pool.step([0] * num_envs)
+            sizes[num_envs, steps] = path.stat().st_size
+    per_batch = {n: (sizes[n, 1_100] - sizes[n, 100]) / 1_000 for n in (1, 33)}
+    step = (per_batch[33] - per_batch[1]) / 32
+    return {"step": step, "batch": per_batch[1] - step}
+
+
 def interfaces() -> dict[str, float]:
     """Microseconds of a batch of 64 CartPoles, of Gymnasium's and EnvPool's interface and pools."""
     best = _rows("examples/benchmark/faces.py", "--rounds", "20")
@@ -225,14 +243,14 @@ def interfaces() -> dict[str, float]:
 def ray() -> dict[str, float]:
     """Our ``RayVectorEnv`` and Tianshou's, and the costs of one driver with the extrapolation."""
     found: dict[str, float] = {}
-    facts = _rows("examples/ray_scale.py", "--against-tianshou")
+    facts = _rows("examples/benchmark/ray_scale.py", "--against-tianshou")
     for env, name in (("CartPole", "cartpole"), ("1 ms", "ms")):
         for kind in ("tianshou", "ours"):
             found[f"{name}.{kind}"] = facts[f"{env}, {kind}, steps"]
             found[f"{name}.{kind}.cpu"] = 1e6 * facts[f"{env}, {kind}, cpu"]
         found[f"{name}.gain"] = found[f"{name}.ours"] / found[f"{name}.tianshou"]
         found[f"{name}.less"] = found[f"{name}.tianshou.cpu"] / found[f"{name}.ours.cpu"]
-    costs = _rows("examples/ray_scale.py")
+    costs = _rows("examples/benchmark/ray_scale.py")
     found |= {"call": 1e6 * costs["call"], "env": 1e6 * costs["env"], "byte": 1e9 * costs["byte"]}
     return found | extrapolated(found["call"] / 1e6, found["env"] / 1e6)
 
@@ -259,6 +277,7 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "threads": threads,
     "free": free,
     "overhead": overhead,
+    "record": record,
     "interfaces": interfaces,
     "ray": ray,
 }

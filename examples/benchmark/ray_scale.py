@@ -1,6 +1,6 @@
 """Measure the limits of one driver of `RayVectorEnv`, and extrapolate to large clusters.
 
-    python examples/ray_scale.py [--against-tianshou] [--json FILE]
+    python examples/benchmark/ray_scale.py [--against-tianshou] [--json FILE]
 
 A batch takes the driver CPU time for each remote call and for each env. Both costs are fitted to
 runs of envs that do nothing, in few actors; the table extrapolates them to many actors. With

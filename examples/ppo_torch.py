@@ -1,24 +1,72 @@
-"""PPO in one file over EnvPool's interface, with partial batches.
+"""PPO in one file, in whole and in partial batches, over a `VectorEnv` or over `send` and `recv`.
 
-    python examples/ppo_envpool.py --num-envs 8 --batch-size 4
+    python examples/ppo_torch.py
+    python examples/ppo_torch.py --interface gymnasium
+    python examples/ppo_torch.py --interface envpool --num-envs 8 --batch-size 4
 
-Each batch holds the envs that finished first, so envs advance at their own speed and every env has
-its own column of the rollout. The row after the end of an episode is that of the reset: the action
-before it had no effect, and is no part of the training data. With `import envpool` the same script
-runs on EnvPool.
+With `gymnasium` and `vector` a step waits for all envs: Gymnasium's `make_vec` or ours. With
+`envpool` each batch holds the envs that finished first, so envs advance at their own speed and each
+env has its own column of the rollout. With `import envpool` this part runs on EnvPool too.
+
+All of them reset an env in the step after the end of its episode: this step ignores the action, and
+is no part of the training data.
 """
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from envpool_py import envpool
-
 DISCOUNT, LAMBDA, CLIP = 0.99, 0.95, 0.2
+
+
+class WholeBatches:
+    """A `gymnasium.vector.VectorEnv` with EnvPool's `send` and `recv`."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        if args.interface == "vector":
+            from envpool_py.gymnasium import make_vec  # noqa: PLC0415
+        else:
+            from gymnasium import make_vec  # noqa: PLC0415
+        self.envs = make_vec(args.env, num_envs=args.num_envs, vectorization_mode=args.mode)
+        self.observation_space = self.envs.single_observation_space
+        self.action_space = self.envs.single_action_space
+        self.ids, self.seed, self.close = np.arange(args.num_envs), args.seed, self.envs.close
+
+    def async_reset(self) -> None:
+        """Reset all envs."""
+        none = np.zeros(len(self.ids), dtype=bool)
+        obs, info = self.envs.reset(seed=self.seed)
+        self.rows = obs, none.astype(float), none, none, info
+
+    def send(self, action: np.ndarray, _ids: np.ndarray) -> None:
+        """Step all envs."""
+        self.rows = self.envs.step(action)
+
+    def recv(self) -> tuple[Any, ...]:
+        """The rows of all envs."""
+        *row, info = self.rows
+        return *row, {**info, "env_id": self.ids}
+
+
+def make_envs(args: argparse.Namespace) -> Any:
+    """Make the envs: the loop below is the same for each interface."""
+    if args.interface != "envpool":
+        return WholeBatches(args)
+    from envpool_py import envpool  # noqa: PLC0415
+
+    return envpool.make(
+        args.env,
+        env_type="gymnasium",
+        num_envs=args.num_envs,
+        batch_size=args.batch_size,
+        num_threads=args.num_threads,
+        seed=args.seed,
+    )
 
 
 class Rollout:
@@ -117,33 +165,30 @@ class Agent(nn.Module):
 def main() -> None:
     """Collect, learn, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--interface", choices=["vector", "gymnasium", "envpool"], default="vector")
+    parser.add_argument("--mode", choices=["sync", "async"], default="sync", help="of a VectorEnv")
     parser.add_argument("--env", default="CartPole-v1", help="observes a vector, acts by an int")
     parser.add_argument("--num-envs", type=int, default=8)
-    parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--num-threads", type=int, default=2)
-    parser.add_argument("--num-batches", type=int, default=256, help="per update")
+    parser.add_argument("--batch-size", type=int, default=4, help="of envpool")
+    parser.add_argument("--num-threads", type=int, default=2, help="of envpool")
+    parser.add_argument("--num-steps", type=int, default=128, help="of each env, per update")
     parser.add_argument("--updates", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
-    envs = envpool.make(
-        args.env,
-        env_type="gymnasium",
-        num_envs=args.num_envs,
-        batch_size=args.batch_size,
-        num_threads=args.num_threads,
-        seed=args.seed,
-    )
+    envs = make_envs(args)
     size = envs.observation_space.shape[0]
     agent = Agent(size, int(envs.action_space.n))
-    rollout = Rollout(args.num_batches + 1, args.num_envs, size)
+    batch_size = args.batch_size if args.interface == "envpool" else args.num_envs
+    num_batches = args.num_steps * args.num_envs // batch_size
+    rollout = Rollout(num_batches + 1, args.num_envs, size)
     totals, returns = np.zeros(args.num_envs), []
 
     envs.async_reset()
     for update in range(args.updates):
-        for _ in range(args.num_batches):
+        for _ in range(num_batches):
             obs, reward, terminated, truncated, info = envs.recv()
             ids, over = info["env_id"], terminated | truncated
             rollout.finish(ids, reward, terminated, truncated)
@@ -159,7 +204,7 @@ def main() -> None:
         agent.learn(*(each[live] for each in rows))
         rollout.keep_last()
         if update % 10 == 9 or update == args.updates - 1:
-            steps = (update + 1) * args.num_batches * args.batch_size
+            steps = (update + 1) * num_batches * batch_size
             print(f"{steps:8} steps  mean return {np.mean(returns[-100:]):.1f}")
     envs.close()
 

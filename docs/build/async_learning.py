@@ -1,7 +1,7 @@
 """Reward per env step of PPO and of AsyncPPO over five seeds, on envs whose steps are uneven.
 
-    python examples/async_learning.py measure  # writes docs/pictures/async_learning.json
-    python examples/async_learning.py draw  # draws async_learning.svg from this file
+    python docs/build/async_learning.py measure  # writes docs/pictures/async_learning.json
+    python docs/build/async_learning.py draw  # draws async_learning.svg from this file
 
 Each step also sleeps for a lognormal time of the mean 0.5 ms with a coefficient of variation of 1,
 so AsyncPPO has partial batches. MuJoCo's InvertedPendulum runs under `VecNormalize`.
@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # where envpool_py is
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +26,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from envpool_py.sb3 import AsyncRollouts, SubprocVecEnv, VecMonitor, VecNormalize
 
-FILE = Path(__file__).resolve().parents[1] / "docs" / "pictures" / "async_learning.json"
+FILE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "async_learning.json"
 NUM_ENVS, SEEDS = 8, range(5)
 STEPS = {"CartPole-v1": 50_000, "InvertedPendulum-v5": 50_000}
 

@@ -1,0 +1,64 @@
+"""Pages are found by the words that readers search for, and each is in the sidebar once."""
+
+import re
+
+import pytest
+
+from tests.docs.test_words import PAGES, prose
+from tests.support.helpers import ROOT
+
+DOCS = ROOT / "docs"
+QUESTIONS = [
+    ("train with SB3 although envs crash: on_error", "sb3.md", ["SB3"], ["on_error"]),
+    ("rollouts for PPO in CleanRL", "gymnasium.md", ["CleanRL"], ["rollout"]),
+    ("rollouts for PPO", "collect.md", ["rollouts", "PPO"], ["rollout"]),
+    ("one env returns the wrong image", "robots.md", ["robosuite"], ["wrong images", "two envs"]),
+    ("two envs in one process", "faq.md", ["questions"], ["wrong image", "another env"]),
+    ("set_init_state of LIBERO", "robots.md", ["LIBERO"], ["set_init_state"]),
+    (
+        "a program with its own worker processes",
+        "coming_from.md",
+        ["own worker processes"],
+        ["own worker processes"],
+    ),
+    ("an env hangs", "crashes.md", ["hangs"], ["step_timeout"]),
+    ("a crash and a restart", "crashes.md", ["Crashes", "restarts"], ["on_error"]),
+    ("debug an env with pdb", "record.md", ["debug"], ["pdb"]),
+    ("SLURM, many cores", "performance.md", ["many cores"], ["SLURM"]),
+    ("TensorBoard", "evaluation.md", ["log"], ["TensorBoard"]),
+    ("fork, spawn, forkserver", "install.md", ["start methods"], ["forkserver"]),
+]
+
+
+def lines_of(page):
+    return [line for _, line in prose(DOCS / page)]
+
+
+@pytest.mark.parametrize(("question", "page", "title", "words"), QUESTIONS)
+def test_the_page_has_the_words_of_the_question(question, page, title, words):
+    """Search engines weigh a title most: it has words of the question, as a later heading has."""
+    lines = lines_of(page)
+    assert all(word.lower() in lines[0].lower() for word in title)
+    text = "\n".join(lines).lower()
+    assert all(word.lower() in text for word in words), question
+
+
+def test_pages_are_few():
+    pages = [path for path in PAGES if path.is_relative_to(DOCS)]
+    assert len(pages) <= 36
+
+
+def test_the_sidebar_has_four_groups_with_every_page_once():
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    groups = re.findall(r":caption: (.*)\n\n((?:.*\n)+?)```", index)
+    assert [caption for caption, _ in groups] == [
+        "Start",
+        "By what you use",
+        "By what you want",
+        "Reference",
+    ]
+    entries = [entry for _, own in groups for entry in own.splitlines()]
+    listed = [entry.rpartition("<")[2].rstrip(">") for entry in entries]
+    pages = [path for path in DOCS.rglob("*") if path.suffix in (".md", ".ipynb")]
+    names = [str(path.relative_to(DOCS).with_suffix("")) for path in pages]
+    assert sorted(listed) == sorted({*names} - {"index"})
