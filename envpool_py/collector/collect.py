@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from envpool_py import seeding
-from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, stacked
+from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, stacked, widened
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
@@ -395,6 +395,10 @@ class AsyncCollector:
                 info=before[-1] if self._keep_infos else None,
                 next_info=after[-1] if self._keep_infos else None,
             )
+            if self._pending and self._pending[0].reward.ndim < batch.rewards.ndim:
+                shape = batch.rewards.shape[1:]
+                wide = [replace(one, reward=widened(one.reward, shape)) for one in self._pending]
+                self._pending = wide
             self._pending.append(transitions)
 
     def _take_pending(self, batch_size: int | None) -> Transitions | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.collector.buffer import OpenRows, stacked
+from envpool_py.collector.buffer import OpenRows, stacked, widened
 from envpool_py.env import spaces
 
 
@@ -113,6 +113,8 @@ class RolloutBuffer(OpenRows):
         rewards = batch.rewards[steps]
         if self._rewards is None:
             self._rewards = np.zeros((len(self._env), *rewards.shape[1:]))
+        if self._rewards.ndim < rewards.ndim:
+            self._rewards = widened(self._rewards, rewards.shape[1:])
         self._rewards[slots] = rewards
         lost = ["env_error" in info for info in batch.infos[steps]]
         self._flags[:, slots] = batch.terminated[steps] & ends, batch.truncated[steps] & ends, lost

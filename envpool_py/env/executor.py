@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import seeding
@@ -76,8 +77,9 @@ class Executor:
         #: Called with the observation that ends an episode before the reset, which may overwrite
         #: it; returns what ``final_obs`` is in the info of the row.
         self.keep_final: Callable[[Any], Any] = spaces.snapshot
-        #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
-        self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END}
+        #: What is still to check: the row of a reset, of a step, of a step after the end of an
+        #: episode, and a flag that is None.
+        self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END, checks.FLAG}
         #: The call that a request has made in addition, and that has not returned: "reset" or
         #: "env_fn". If the request fails, it is what has raised.
         self.inner = ""
@@ -159,7 +161,7 @@ class Executor:
         if options.validate == ALWAYS:
             self.to_check |= {checks.ON_RESET, checks.ON_STEP}
         elif options.validate == OFF:
-            self.to_check -= {checks.ON_RESET, checks.ON_STEP}
+            self.to_check -= {checks.ON_RESET, checks.ON_STEP, checks.FLAG}
 
     def _recreate(self) -> None:
         self.heartbeat.begin(self.env_id, CLOSING)
@@ -259,6 +261,10 @@ class Executor:
             if type(row[4]) in (ResetInfo, FinalInfo):
                 return row
         obs, reward, terminated, truncated, info = row
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated = self._flag(terminated, "terminated")
+            truncated = self._flag(truncated, "truncated")
+            row = obs, reward, terminated, truncated, info
         over = terminated or truncated
         if self._turns is not None and "env_error" not in info:
             over = getattr(self._turns, wrapper_layers.EPISODE_OVER)
@@ -282,6 +288,22 @@ class Executor:
         info = FinalInfo(begun)
         info["final_obs"], info["final_info"] = last, final
         return first, reward, terminated, truncated, info
+
+    def _flag(self, value: Any, name: str) -> bool:
+        one = value
+        if hasattr(value, "item"):  # an array, or a tensor
+            with suppressed():  # it has more elements than one
+                one = value.item()
+        elif isinstance(value, (list, tuple)) and len(value) == 1:
+            one = value[0]
+        if one is None:
+            if checks.FLAG in self.to_check:
+                self.to_check.remove(checks.FLAG)
+                self.warn(checks.FLAG, f"{name} is None, which is taken as False")
+            return False
+        if isinstance(one, (int, np.integer, np.bool_)) and one in (0, 1):
+            return bool(one)
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__} {value!r:.80}")
 
     def postpone(self, error: BaseException) -> None:
         """Raise the error of an automatic reset in the next step; raise an interrupt at once."""

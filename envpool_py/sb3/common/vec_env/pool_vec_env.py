@@ -162,7 +162,7 @@ class PoolVecEnv(OverPool):
     The pool is made with ``autoreset_mode="same_step"``, and best with ``columns=True``, which
     saves work where observations are dicts or tuples. With ``reset_first=False`` a step before the
     first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is. Rewards are
-    float64, as of Stable-Baselines3's ``SubprocVecEnv``; those of ``DummyVecEnv`` float32, as there.
+    float64, as of Stable-Baselines3's ``SubprocVecEnv``; float32 in ``DummyVecEnv``, as there.
 
     Raises:
         TypeError, ValueError: not a pool, another autoreset mode, or envs with different spaces.
