@@ -109,7 +109,7 @@ def learn_from(actor: Actor, batch: list[tuple[Episode, list[float]]]) -> None:
     baseline = np.nanmean(table, axis=0)
     gains = np.concatenate([values - baseline[: len(values)] for values in to_go])
     actor.update(
-        np.concatenate([episode.observations[:-1] for episode, _ in batch]),
+        np.concatenate([episode.obs[:-1] for episode, _ in batch]),
         np.concatenate([episode.actions for episode, _ in batch]),
         np.concatenate([probabilities for _, probabilities in batch]),
         gains / (gains.std() + 1e-8),

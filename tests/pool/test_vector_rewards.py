@@ -147,7 +147,7 @@ def test_the_collector_and_wrappers(place, mode):
                 rollout = collector.rollout(4)
                 evaluated = evaluate(statistics, policy, episodes=5)
             assert all(each.rewards.shape == (len(each), 3) for each in episodes)
-            assert all(batch.reward.shape == (5, 3) for batch in batches)
+            assert all(batch.rewards.shape == (5, 3) for batch in batches)
             episodes = sorted((e.env_id, e.episode_id, e.rewards.tolist()) for e in episodes)
             found.append((episodes, rollout.rewards.tolist(), evaluated.returns.shape))
         if wait_num == 3:  # else the timing decides which env runs which task
