@@ -345,10 +345,12 @@ class AsyncCollector:
         self.num_steps += len(ids) - int(np.count_nonzero(begins))
         seen = self._seen(obs, infos)
         ends = terminated | truncated
-        if self._same_step and ends.any():
-            # A turn-based env goes on where one of its agents has ended.
-            ends &= ["final_obs" in info for info in infos]
-            self._put_last(seen, ids, ends, infos)
+        if ends.any():  # a turn-based env goes on where one of its agents has ended
+            if self._same_step:
+                ends &= ["final_obs" in info for info in infos]
+                self._put_last(seen, ids, ends, infos)
+            else:
+                ends &= list(map(self.pool._inner.is_over, ids.tolist()))
         return _Batch(ids, obs, infos, seen, rewards, terminated, truncated, begins, ends)
 
     def _seen(self, obs: Any, infos: Iterable[dict[str, Any]]) -> list[Any]:

@@ -115,6 +115,7 @@ class Executor:
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
         self._resets = 0
+        self._single = False  # whether no automatic reset follows the end of this episode
 
     def __call__(self, request: Request) -> Any:
         if not KINDS[request.kind].has_row:
@@ -203,8 +204,8 @@ class Executor:
     @property
     def _past_end(self) -> bool:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
-        waits = self.position[1] and self._options.autoreset_mode is None
-        return waits and checks.AFTER_END in self.to_check
+        waits = self._options.autoreset_mode is None or self._single
+        return waits and self.position[1] and checks.AFTER_END in self.to_check
 
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
@@ -273,7 +274,7 @@ class Executor:
         self.position = self.position[0], True
         if self._options.autoreset_mode == NEXT_STEP:
             self._pending = self.reset
-        if self._options.autoreset_mode != SAME_STEP:
+        if self._options.autoreset_mode != SAME_STEP or self._single:
             return row
         last = first = self.keep_final(obs)
         final = spaces.snapshot(info) if info else {}
@@ -325,6 +326,8 @@ class Executor:
             return self.lost_step(request.args[0], request.error)
         with EndingCopies():
             row = getattr(self, request.kind)(*request.args, **request.kwargs)
+        if request.kind == "reset":
+            self._single = request.single
         if request.error:
             row[4]["env_error"] = request.error
         return row
@@ -353,6 +356,7 @@ class Executor:
         return first, reward, terminated, truncated, info
 
     def reset(self, **kwargs: Any) -> Row:
+        self._single = False
         obs, info = self._begin_episode(kwargs)
         return obs, 0.0, False, False, ResetInfo(info)
 
