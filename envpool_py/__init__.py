@@ -61,7 +61,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"], "pettingzoo")
-_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray", "evaluate": "collector"}
+_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray"}
+_EXTRAS |= dict.fromkeys(["AsyncCollector", "Rollout", "evaluate"], "collector")
 _PACKAGES = ["collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "testing", "wrappers"]
 _PACKAGES += ["tianshou"]
 

@@ -34,8 +34,10 @@ class EnvError(Exception):
         env_ids: the ids of the envs concerned, ints.
         request: the kind of the request that failed: ``"step"``, ``"reset"``, ``"get_attr"``, ...
         details: the traceback in the worker, without frames of this package, or "".
+        finished: of an error that ``evaluate`` raises, an ``Evaluation`` of the finished tasks.
     """
 
+    finished: Any = None
     _original: type[Exception] | None = None  # the other base class, see make_error
 
     def __init__(

@@ -50,7 +50,7 @@ class NStepBuffer:
         """Store what is complete with these transitions."""
         for t, i in enumerate(batch.env_id):
             steps = self.open[i]
-            steps.append((batch.obs[t], batch.action[t], batch.reward[t]))
+            steps.append((batch.obs[t], batch.actions[t], batch.rewards[t]))
             over = batch.terminated[t] or batch.truncated[t]
             while len(steps) == self.n or (over and steps):
                 # Nothing follows a termination; after a truncation the value of next_obs does.

@@ -138,7 +138,8 @@ def main() -> None:
         while steps < args.max_steps:
             rollout = collector.rollout(STEPS, args.mode)
             steps += STEPS * args.num_envs
-            returns += [info["episode"]["r"] for info in rollout.infos.flat if "episode" in info]
+            infos = rollout.next_infos.flat
+            returns += [info["episode"]["r"] for info in infos if "episode" in info]
             learn(model, optimiser, rollout)
             mean, seconds = np.mean(returns[-50:]), time.perf_counter() - started
             if steps % (10 * STEPS * args.num_envs) == 0:

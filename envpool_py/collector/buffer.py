@@ -113,6 +113,8 @@ class EpisodeBuffer(OpenRows):
         super().add(ids, seen)
         if rewards is not None:
             self._rewards = self._rewards or self._column_like(rewards)
+            if self._rewards.block.ndim < rewards.ndim:
+                self._rewards.widen(rewards.shape[1:])
             self._rewards.put(self._row[ids], rewards)
 
     def add_actions(
@@ -165,12 +167,23 @@ class _Column:
         # Arrays among objects are not to be spread over the block.
         self.block[rows] = values if self._leaf.dtype is not None else objects(values)
 
+    def widen(self, shape: tuple[int, ...]) -> None:
+        """Let scalars so far be rows of this shape."""
+        self._leaf = Leaf((), shape, self._leaf.dtype)
+        self.block = widened(self.block, shape)
+        self.aside = [[widened(part, shape) for part in parts] for parts in self.aside]
+
     def take(self, env_id: int, start: int, stop: int) -> Any:
         part = np.concatenate([*self.aside[env_id], self.block[start:stop]])
         self.aside[env_id].clear()
         if self._leaf.dtype is None:
             self.block[start:stop] = None  # holds no objects of episodes that have ended
         return part if self._leaf.dtype is not None else stack_objects(list(part), self._leaf)
+
+
+def widened(rewards: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Scalar rewards as vectors: those before the first vector of a pool are zeros."""
+    return np.repeat(rewards[:, np.newaxis], shape[0], axis=1)
 
 
 def stacked(layout: Any, columns: Any) -> Any:

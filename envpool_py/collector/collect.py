@@ -8,6 +8,7 @@ beforehand have 22. ``rollout`` with ``mode="equal"``, ``episodes`` with ``balan
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from envpool_py import seeding
-from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, stacked
+from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, stacked, widened
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
@@ -120,7 +121,9 @@ class AsyncCollector:
         self._held: Any = None  # the rows at which the last rollout ended
         # "steps" or "rollout", when it was left, and the uses of the pool until then.
         self._left: tuple[str, tuple[int, int, bytes]] | None
-        self._pending: list[Transitions]
+        # Transitions that ``steps`` has not yielded yet, and how many there are.
+        self._pending: deque[Transitions]
+        self._num_pending = 0
         self._forget_running()
 
     @property
@@ -342,10 +345,12 @@ class AsyncCollector:
         self.num_steps += len(ids) - int(np.count_nonzero(begins))
         seen = self._seen(obs, infos)
         ends = terminated | truncated
-        if self._same_step and ends.any():
-            # A turn-based env goes on where one of its agents has ended.
-            ends &= ["final_obs" in info for info in infos]
-            self._put_last(seen, ids, ends, infos)
+        if ends.any():  # a turn-based env goes on where one of its agents has ended
+            if self._same_step:
+                ends &= ["final_obs" in info for info in infos]
+                self._put_last(seen, ids, ends, infos)
+            else:
+                ends &= list(map(self.pool._inner.is_over, ids.tolist()))
         return _Batch(ids, obs, infos, seen, rewards, terminated, truncated, begins, ends)
 
     def _seen(self, obs: Any, infos: Iterable[dict[str, Any]]) -> list[Any]:
@@ -384,32 +389,43 @@ class AsyncCollector:
         if len(ids):
             transitions = Transitions(
                 obs=spaces.join(self._obs_layout, before),
-                action=spaces.join(self._action_layout, actions),
-                reward=batch.rewards[rows],
+                actions=spaces.join(self._action_layout, actions),
+                rewards=batch.rewards[rows],
                 terminated=batch.terminated[rows],
                 truncated=batch.truncated[rows],
                 next_obs=spaces.join(self._obs_layout, after),
                 env_id=ids.astype(np.int64),
                 episode_id=self._episode[ids],
                 extras=extras,
-                info=before[-1] if self._keep_infos else None,
-                next_info=after[-1] if self._keep_infos else None,
+                infos=before[-1] if self._keep_infos else None,
+                next_infos=after[-1] if self._keep_infos else None,
             )
+            if self._pending and self._pending[-1].rewards.ndim < batch.rewards.ndim:
+                shape = batch.rewards.shape[1:]
+                wide = [replace(one, rewards=widened(one.rewards, shape)) for one in self._pending]
+                self._pending = deque(wide)
             self._pending.append(transitions)
+            self._num_pending += len(ids)
 
     def _take_pending(self, batch_size: int | None) -> Transitions | None:
         """Take a batch of what ``steps`` has collected; None if that is not enough."""
-        if sum(map(len, self._pending)) < (batch_size or 1):
+        if self._num_pending < (batch_size or 1):
             return None
-        found = self._pending[0].join(*self._pending[1:])
-        self._pending = []
-        if batch_size is not None and len(found) > batch_size:
-            self._pending = [found[batch_size:]]
-            found = found[:batch_size]
+        missing = batch_size or self._num_pending
+        self._num_pending -= missing
+        parts = []
+        while missing:
+            part = self._pending.popleft()
+            if len(part) > missing:
+                self._pending.appendleft(part[missing:])  # a view: a copy of all is too slow
+                part = part[:missing]
+            parts.append(part)
+            missing -= len(part)
+        found = parts[0].join(*parts[1:])
         return replace(
             found,
             obs=stacked(self._obs_layout, found.obs),
-            action=stacked(self._action_layout, found.action),
+            actions=stacked(self._action_layout, found.actions),
             next_obs=stacked(self._obs_layout, found.next_obs),
         )
 
@@ -485,7 +501,7 @@ class AsyncCollector:
             episode_id=int(self._episode[env_id]),
             env_seed=self._seeds.of_env[env_id],
             seed=self._seeds.of_episode[env_id],
-            observations=spaces.join(self._obs_layout, seen),
+            obs=spaces.join(self._obs_layout, seen),
             actions=spaces.join(self._action_layout, actions),
             rewards=rewards,
             terminated=ends[0],
@@ -516,7 +532,7 @@ class AsyncCollector:
         self._buffer = EpisodeBuffer(len(self.pool), seen, actions)
         self._last = OpenRows(len(self.pool), seen, actions)
         self._resetting = np.zeros(len(self.pool), dtype=np.bool_)
-        self._pending, self._left = [], None
+        self._pending, self._num_pending, self._left = deque(), 0, None
 
 
 def _common_layout(env_spaces: list[Any]) -> Any:

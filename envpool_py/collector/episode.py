@@ -28,7 +28,7 @@ class Episode:
             seed from which the seeds of all its episodes are computed. None: no seed was given.
         seed: the seed of this episode's reset; None: no seed, the episode continues the env's own
             random stream.
-        observations: ``(L + 1, ...)``: of the reset, then of each step, the last one included.
+        obs: ``(L + 1, ...)``: of the reset, then of each step, the last one included.
         actions: ``(L, ...)``, the actions of the policy, in the dtype of the action space.
         rewards: ``(L,)`` float64; ``(L, m)`` where the env's reward is a vector.
         terminated: ``(L,)`` bool; False but for the last.
@@ -41,7 +41,7 @@ class Episode:
     episode_id: int
     env_seed: int | None
     seed: int | None
-    observations: Any
+    obs: Any
     actions: Any
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
@@ -75,32 +75,32 @@ class Transitions:
 
     Attributes:
         obs: ``(T, ...)``, the observation that the policy got.
-        action: ``(T, ...)``, the action of the policy.
-        reward: ``(T,)`` float64; ``(T, m)`` where the env's reward is a vector.
+        actions: ``(T, ...)``, the action of the policy.
+        rewards: ``(T,)`` float64; ``(T, m)`` where the env's reward is a vector.
         terminated: ``(T,)`` bool: no reward follows; do not bootstrap.
         truncated: ``(T,)`` bool: the episode was truncated; bootstrap from ``next_obs``.
         next_obs: ``(T, ...)``.
         env_id: ``(T,)`` int.
         episode_id: ``(T,)`` int, as that of an ``Episode``.
         extras: the extras of the policy, by name: arrays ``(T, ...)``.
-        info: ``(T,)`` info dicts that came with ``obs``; None unless infos are kept.
-        next_info: ``(T,)`` info dicts that came with ``next_obs``; None unless infos are kept.
+        infos: ``(T,)`` info dicts that came with ``obs``; None unless infos are kept.
+        next_infos: ``(T,)`` info dicts that came with ``next_obs``; None unless infos are kept.
     """
 
     obs: Any
-    action: Any
-    reward: NDArray[np.float64]
+    actions: Any
+    rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     next_obs: Any
     env_id: NDArray[np.int64]
     episode_id: NDArray[np.int64]
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)
-    info: NDArray[np.object_] | None = None
-    next_info: NDArray[np.object_] | None = None
+    infos: NDArray[np.object_] | None = None
+    next_infos: NDArray[np.object_] | None = None
 
     def __len__(self) -> int:
-        return len(self.reward)
+        return len(self.rewards)
 
     def __getitem__(self, rows: Any) -> Transitions:
         return self._map(itemgetter(rows))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import compress
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envpool_py import extras
 from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
 from envpool_py.env import spaces
+from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.inner import settled
@@ -28,10 +30,13 @@ class Evaluation:
 
     Attributes:
         returns: ``(E,)`` float64, the sums of the rewards, not discounted; ``(E, m)`` where the
-            env's reward is a vector.
+            env's reward is a vector; NaN of a task that failed.
         lengths: ``(E,)`` int64, the numbers of steps.
-        terminated, truncated: ``(E,)`` bool, how the episodes ended.
-        infos: the info dicts of the last steps, without ``env_id``.
+        terminated, truncated: ``(E,)`` bool, how the episodes ended; both False of a failed task.
+        infos: the info dicts of the last steps, without ``env_id``; empty of a failed task.
+        tasks: ``(E,)`` int64, the positions of the tasks; not all in the ``finished`` of an error.
+        failed: ``(E,)`` bool, the tasks whose env failed; True only with ``on_failure="record"``.
+        errors: the texts of the errors of these tasks, None for the others.
     """
 
     returns: NDArray[np.float64]
@@ -39,18 +44,21 @@ class Evaluation:
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     infos: list[dict[str, Any]]
+    tasks: NDArray[np.int64]
+    failed: NDArray[np.bool_]
+    errors: list[str | None]
 
     def __len__(self) -> int:
         return len(self.returns)
 
     def __repr__(self) -> str:
-        if not len(self) or self.returns.ndim > 1:
-            return f"<Evaluation of {len(self)} episodes>"
-        mean, deviation = self.returns.mean(), self.returns.std()
-        return (
-            f"<Evaluation of {len(self)} episodes: return {mean:.4g} +/- {deviation:.4g},"
-            f" length {self.lengths.mean():.4g}>"
-        )
+        failed, good = int(self.failed.sum()), self.returns[~self.failed]
+        count = f"{len(self)} episodes" + (f", {failed} failed" if failed else "")
+        if not len(good) or good.ndim > 1:
+            return f"<Evaluation of {count}>"
+        length = self.lengths[~self.failed].mean()
+        spread = f"return {good.mean():.4g} +/- {good.std():.4g}, length {length:.4g}"
+        return f"<Evaluation of {count}: {spread}>"
 
 
 def evaluate(
@@ -60,6 +68,7 @@ def evaluate(
     *,
     tasks: Sequence[Task] | None = None,
     seed: int = 0,
+    on_failure: Literal["raise", "record"] = "raise",
     progress: bool = False,
 ) -> Evaluation:
     """Run each episode exactly once, on whichever env is free, and return all results.
@@ -69,11 +78,11 @@ def evaluate(
     on the observations of the episode alone, and the envs take their seeds, the results are equal
     for any number of envs and processes and any ``wait_num``.
 
-    Every episode begins with a reset with its seed and options. The best pool is one with
-    ``autoreset_mode=None``: in ``"same_step"`` each episode is reset twice. If the pool restarts an
-    env (``on_error="restart"``), its episode is run again from the start; the pool raises when its
-    ``max_restarts`` are used up. What is in flight when the call begins is dropped. The pool is not
-    closed; its envs must be reset before they are used again.
+    Every episode begins with a reset with its seed and options, and is followed by no automatic
+    one, whatever the ``autoreset_mode``. If the pool restarts an env (``on_error="restart"``), its
+    episode is run again from the start; when ``max_restarts`` are used up, the task has failed.
+    What is in flight when the call begins is dropped. The pool is not closed; its envs must be
+    reset before they are used again.
 
     Args:
         pool: the pool; a wrapped one too. Freeze the statistics of wrappers that normalize.
@@ -82,12 +91,17 @@ def evaluate(
         episodes: how many, with the seeds ``seed``, ``seed + 1``, ...
         tasks: in place of ``episodes``, the ``(seed, options)`` of each; both may be None.
         seed: of the first of ``episodes``.
+        on_failure: ``"raise"``: an error, a time-out or a crash of an env is raised.
+            ``"record"``: it is the result of the task that the env ran, and the env goes on with
+            the next one. A crash fails the tasks of all envs in the process.
         progress: show a progress bar, by tqdm.
 
     Raises:
         TypeError: ``pool`` is no pool of this package, ``policy`` not callable, or a task no pair.
-        ValueError: not exactly one of ``episodes`` and ``tasks`` is given, or a negative number.
-        EnvError: an env failed; its message names the task, by its position.
+        ValueError: not exactly one of ``episodes`` and ``tasks`` is given, a negative number, or
+            another ``on_failure``.
+        EnvError: an env failed; its message names the task, by its position. Its attribute
+            ``finished`` is an ``Evaluation`` of the tasks that had finished.
         MissingPackageError: ``progress``, but tqdm is not installed.
     """
     check_pool_and_policy(pool, policy)
@@ -95,6 +109,8 @@ def evaluate(
         raise ValueError("evaluate: give episodes=, or tasks= with the (seed, options) of each")
     if episodes is not None and episodes < 0:
         raise ValueError(f"evaluate: episodes must be 0 or more, got {episodes}")
+    if on_failure not in ("raise", "record"):
+        raise ValueError(f"evaluate: on_failure must be 'raise' or 'record', got {on_failure!r}")
     chosen: list[Task]
     chosen = [(seed + k, None) for k in range(episodes or 0)] if tasks is None else list(tasks)
     for n, task in enumerate(chosen):
@@ -102,70 +118,162 @@ def evaluate(
             raise TypeError(f"evaluate: task {n} must be a (seed, options), got {task!r}")
     for _ in settled(pool):  # requests before this call
         pass
-    found: list[Any] = [None] * len(chosen)
     bar: Any = contextlib.nullcontext()
     if progress:
         tqdm = extras.load("tqdm", "evaluate: a progress bar needs tqdm; pip install tqdm")
         bar = tqdm.tqdm(total=len(chosen), unit="episode")
     with bar:
-        for n, result in _run(pool, policy, chosen):
-            found[n] = result
-            if progress:
-                bar.update()
-    returns, lengths, *flags, infos = zip(*found, strict=True) if chosen else [()] * 5
-    terminated, truncated = (np.array(flag, np.bool_) for flag in flags)
-    columns = np.array(returns, np.float64), np.array(lengths, np.int64), terminated, truncated
-    return Evaluation(*columns, list(infos))
-
-
-def _run(pool: BaseVectorEnv, policy: Any, tasks: list[Task]) -> Iterator[tuple[int, Any]]:
-    """Run each task; yield its position, and what ``Evaluation`` holds of it, when it has ended."""
-    has_infos = takes_infos(policy)
-    start_episodes = getattr(policy, "start_episodes", lambda _: None)
-    same_step = pool.autoreset_mode is AutoresetMode.SAME_STEP
-    left = iter(range(len(tasks)))
-    # Of each env: its task (-1: none), and its steps and return; -1 steps before its reset.
-    task, length = np.full(len(pool), -1), np.zeros(len(pool), np.int64)
-    total: list[Any] = [0.0] * len(pool)
-
-    def start(ids: NDArray[np.intp]) -> None:
-        """Reset these envs: those that have a task for the same, the others for the next ones."""
-        for i in ids[task[ids] < 0]:
-            task[i] = next(left, -1)
-        ids = ids[task[ids] >= 0]
-        if len(ids):
-            seeds, options = zip(*(tasks[n] for n in task[ids]), strict=True)
-            length[ids] = -1
-            pool.send_reset(ids, seed=seeds, options=options)
-
-    start(np.arange(len(pool)))
-    while pool.waiting_id:
+        run = _Run(pool, policy, chosen, on_failure, bar.update if progress else lambda: None)
         try:
-            obs, rewards, terminated, truncated, infos = pool.recv()
-            ids = pool.batch_ids
-            length[ids] += 1
-            steps = length[ids] > 0
-            for k, i in enumerate(ids.tolist()):
-                total[i] = total[i] + rewards[k] if steps[k] else 0.0
-            ends = (terminated | truncated) & steps
-            if same_step:  # a turn-based env goes on where one of its agents has ended
-                ends &= ["final_obs" in info for info in infos]
-            done = ends & ["env_error" not in info for info in infos]
-            for k in np.flatnonzero(done).tolist():
-                i = ids[k]
-                info = infos[k]["final_info"] if same_step else infos[k]
-                info.pop("env_id", None)
-                yield int(task[i]), (total[i], length[i], terminated[k], truncated[k], info)
-            task[ids[done]] = -1
-            start(ids[ends])
-            if not steps.all():
-                start_episodes(ids[~steps])
-            if not ends.all():
-                rows = ~ends
-                ids, obs, infos = ids[rows], spaces.take(obs, rows), infos[rows]
-                extra = {"infos": infos} if has_infos else {}
-                pool.send(split_extras(policy(obs, ids, **extra), ids)[0], ids)
+            run.run()
         except EnvError as error:
-            ran = ", ".join(str(n) for n in task[list(error.env_ids)] if n >= 0)
-            error.message = f"{error.message}; evaluate ran task {ran}"
+            error.finished = _results(run.found)
             raise
+    return _results(run.found)
+
+
+class _Outcome(NamedTuple):
+    """The result of one task; ``error``: the text of the error of a failed one."""
+
+    total: Any
+    length: int
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    error: str | None = None
+
+
+def _results(found: dict[int, _Outcome]) -> Evaluation:
+    tasks = sorted(found)
+    totals, lengths, terminated, truncated, infos, errors = (
+        zip(*(found[n] for n in tasks), strict=True) if tasks else [()] * 6
+    )
+    shape = max(map(np.shape, totals), default=())  # that of NaN is ()
+    return Evaluation(
+        np.array([np.broadcast_to(total, shape) for total in totals], np.float64),
+        np.array(lengths, np.int64),
+        np.array(terminated, np.bool_),
+        np.array(truncated, np.bool_),
+        list(infos),
+        np.array(tasks, np.int64),
+        np.array([error is not None for error in errors], np.bool_),
+        list(errors),
+    )
+
+
+class _Run:
+    """Runs the tasks, each on the next env that is free; ``found``: their outcomes by position."""
+
+    def __init__(
+        self,
+        pool: BaseVectorEnv,
+        policy: Any,
+        tasks: list[Task],
+        on_failure: str,
+        done: Callable[[], object],
+    ) -> None:
+        self._pool, self._policy, self._tasks = pool, policy, tasks
+        self._raises, self._done = on_failure == "raise", done
+        self._takes_infos = takes_infos(policy)
+        self._start_episodes = getattr(policy, "start_episodes", lambda _: None)
+        self._left = deque(range(len(tasks)))
+        # Of each env: its task (-1: none), and its steps and return; -1 steps before its reset.
+        self._task, self._length = np.full(len(pool), -1), np.zeros(len(pool), np.int64)
+        self._total: list[Any] = [0.0] * len(pool)
+        self.found: dict[int, _Outcome] = {}
+
+    def run(self) -> None:
+        """Run all tasks. EnvError: an env failed, and ``on_failure`` is ``"raise"``."""
+        self._start(np.arange(len(self._pool)))
+        while self._pool.waiting_id:
+            try:
+                batch = self._pool.recv()
+            except EnvError as error:
+                self._start(self._fail(error))
+            else:
+                self._take(batch)
+
+    def _start(self, ids: NDArray[np.intp]) -> None:
+        """Reset these envs: those that have a task for the same, the others for the next ones."""
+        while True:
+            for i in ids[self._task[ids] < 0].tolist():
+                if self._left:
+                    self._task[i] = self._left.popleft()
+            ids = ids[self._task[ids] >= 0]
+            if not len(ids):
+                return
+            seeds, options = zip(*(self._tasks[n] for n in self._task[ids]), strict=True)
+            self._length[ids] = -1
+            try:
+                with self._pool._inner.single_episodes():
+                    self._pool.send_reset(ids, seed=seeds, options=options)
+            except EnvError as error:  # an env could not be recreated; nothing was sent
+                rest = np.setdiff1d(ids, error.env_ids)
+                if self._raises or not (len(rest) or self._pool.waiting_id):
+                    ids = self._fail(error)
+                    continue
+                lost = np.intersect1d(ids, error.env_ids)  # others run its task; it runs no more
+                self._left.extendleft(self._task[lost].tolist())
+                self._task[lost] = -1
+                ids = rest
+            else:
+                return
+
+    def _take(self, batch: StepResult) -> None:
+        """Store the results of a batch, and go on with its envs."""
+        obs, rewards, terminated, truncated, infos = batch
+        ids = self._pool.batch_ids
+        self._length[ids] += 1
+        steps = self._length[ids] > 0
+        for k, i in enumerate(ids.tolist()):
+            self._total[i] = self._total[i] + rewards[k] if steps[k] else 0.0
+        ends = (terminated | truncated) & steps
+        for k in np.flatnonzero(ends).tolist():
+            i, info = int(ids[k]), infos[k]
+            is_final = "final_obs" in info  # of an env that was recreated, or of a custom worker
+            # A turn-based env goes on where one of its agents has ended.
+            ends[k] = is_final or self._pool._inner.is_over(i)
+            if ends[k] and "env_error" not in info:
+                info = info["final_info"] if is_final else info
+                info.pop("env_id", None)
+                flags = bool(terminated[k]), bool(truncated[k])
+                self._end(i, _Outcome(self._total[i], int(self._length[i]), *flags, info))
+        self._start(ids[ends])
+        if not steps.all():
+            self._start_episodes(ids[~steps])
+        if not ends.all():
+            rows = ~ends
+            ids, obs, infos = ids[rows], spaces.take(obs, rows), infos[rows]
+            extra = {"infos": infos} if self._takes_infos else {}
+            self._send(split_extras(self._policy(obs, ids, **extra), ids)[0], ids)
+
+    def _send(self, actions: Any, ids: NDArray[np.intp]) -> None:
+        try:
+            self._pool.send(actions, ids)
+        except EnvError as error:  # the process of an env has ended; nothing was sent
+            failed = self._fail(error)
+            self._start(failed)
+            rows = ~np.isin(ids, failed)
+            if rows.any():
+                in_columns = isinstance(actions, Mapping) or len(actions) != len(ids)
+                rest = spaces.take(actions, rows) if in_columns else list(compress(actions, rows))
+                self._send(rest, ids[rows])
+
+    def _fail(self, error: EnvError) -> NDArray[np.intp]:
+        """Let the tasks of the envs of an error fail; return these envs."""
+        ids: NDArray[np.intp] = np.array(error.env_ids, np.intp)
+        ids = ids[self._task[ids] >= 0]
+        if self._raises:
+            ran = ", ".join(map(str, self._task[ids]))
+            error.message = f"{error.message}; evaluate ran task {ran}"
+            raise error
+        for i in ids.tolist():
+            length = max(int(self._length[i]), 0)
+            self._end(i, _Outcome(np.nan, length, False, False, {}, error.text))
+            self._pool._inner.forget_failures(i)
+        return ids
+
+    def _end(self, i: int, outcome: _Outcome) -> None:
+        self.found[int(self._task[i])] = outcome
+        self._task[i] = -1
+        self._done()

@@ -181,7 +181,7 @@ class EpisodeWriter:
         env, steps = f"env {episode.env_id}: ", len(episode)
         arrays: dict[str, NDArray[Any]] = {}
         for what, tree, rows in (
-            ("observations", episode.observations, steps + 1),
+            ("observations", episode.obs, steps + 1),
             ("actions", episode.actions, steps),
         ):
             space = self._spaces[what]

@@ -61,8 +61,8 @@ class Episodes(Sequence[Episode]):
         lengths: ``(n,)``, steps.
         returns: ``(n,)`` or ``(n, m)``, sums of rewards.
         starts: ``(n,)``, the first row of each episode in ``actions``, ``rewards``, ...
-        observation_starts: ``(n,)``, and in ``observations``.
-        observations: ``(T + n, ...)``, each episode's ``L + 1`` observations one after another.
+        observation_starts: ``(n,)``, and in ``obs``.
+        obs: ``(T + n, ...)``, each episode's ``L + 1`` observations one after another.
         actions: ``(T, ...)``.
         rewards: ``(T,)`` or ``(T, m)``.
         terminated: ``(T,)``.
@@ -92,7 +92,7 @@ class Episodes(Sequence[Episode]):
                 raise ValueError(f"damaged: {name} has {len(column)} rows")
             self.columns[name] = column[:rows]
         columns = self.columns
-        self.observations = _tree("observations", self.observation_space, columns)
+        self.obs = _tree("observations", self.observation_space, columns)
         self.actions = _tree("actions", self.action_space, columns)
         self.rewards = columns["rewards"]
         self.terminated = columns["terminated"]
@@ -125,7 +125,7 @@ class Episodes(Sequence[Episode]):
             episode_id=int(self.episode_ids[k]),
             env_seed=env_seed,
             seed=seed,
-            observations=spaces.take(self.observations, slice(first, first + length + 1)),
+            obs=spaces.take(self.obs, slice(first, first + length + 1)),
             actions=spaces.take(self.actions, rows),
             rewards=self.rewards[rows],
             terminated=self.terminated[rows],
@@ -150,17 +150,17 @@ class Episodes(Sequence[Episode]):
             info = spaces.objects([one for own in infos for one in own[:-1]])
             next_info = spaces.objects([one for own in infos for one in own[1:]])
         return Transitions(
-            obs=spaces.take(self.observations, before),
-            action=spaces.take(self.actions, rows),
-            reward=self.rewards[rows],
+            obs=spaces.take(self.obs, before),
+            actions=spaces.take(self.actions, rows),
+            rewards=self.rewards[rows],
             terminated=self.terminated[rows],
             truncated=self.truncated[rows],
-            next_obs=spaces.take(self.observations, before + 1),
+            next_obs=spaces.take(self.obs, before + 1),
             env_id=self.env_ids[episode],
             episode_id=self.episode_ids[episode],
             extras=spaces.take(self.extras, rows),
-            info=info,
-            next_info=next_info,
+            infos=info,
+            next_infos=next_info,
         )
 
     def to_minari(self, dataset_id: str, **options: Any) -> Any:

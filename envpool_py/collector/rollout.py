@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.collector.buffer import OpenRows, stacked
+from envpool_py.collector.buffer import OpenRows, stacked, widened
 from envpool_py.env import spaces
 
 
@@ -39,7 +39,7 @@ class Rollout:
             rollout continues; after the end of an episode the first one of the next.
         lengths: int ``(N,)``, the number of steps of each env; ``T`` with ``mode="equal"``.
         extras: the extras of the policy, by name.
-        infos: the info dicts that came with the rewards, at the end of an episode its last one;
+        next_infos: the info dicts that came with the rewards, at the end of an episode its last;
             None without ``keep_infos``.
     """
 
@@ -54,7 +54,7 @@ class Rollout:
     next_obs: Any
     lengths: NDArray[np.int64]
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)
-    infos: NDArray[np.object_] | None = None
+    next_infos: NDArray[np.object_] | None = None
 
     def __repr__(self) -> str:
         ended = int(np.count_nonzero(self.terminated | self.truncated))
@@ -113,6 +113,8 @@ class RolloutBuffer(OpenRows):
         rewards = batch.rewards[steps]
         if self._rewards is None:
             self._rewards = np.zeros((len(self._env), *rewards.shape[1:]))
+        if self._rewards.ndim < rewards.ndim:
+            self._rewards = widened(self._rewards, rewards.shape[1:])
         self._rewards[slots] = rewards
         lost = ["env_error" in info for info in batch.infos[steps]]
         self._flags[:, slots] = batch.terminated[steps] & ends, batch.truncated[steps] & ends, lost
@@ -160,5 +162,5 @@ class RolloutBuffer(OpenRows):
             next_obs=joined(of_obs, self.held()),
             lengths=self._sent,
             extras={name: shaped(each.block[rows]) for name, each in (self._extras or {}).items()},
-            infos=shaped(infos.block[rows]) if self._keeps_infos else None,
+            next_infos=shaped(infos.block[rows]) if self._keeps_infos else None,
         )

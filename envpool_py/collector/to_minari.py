@@ -43,7 +43,7 @@ def _buffers(episodes: Any, left_out: set[str]) -> Iterator[EpisodeBuffer]:
         yield EpisodeBuffer(
             id=k,
             seed=episode.seed,
-            observations=spaces.map_tree(_column, episode.observations),
+            observations=spaces.map_tree(_column, episode.obs),
             actions=spaces.map_tree(_column, episode.actions),
             rewards=episode.rewards,
             terminations=episode.terminated,

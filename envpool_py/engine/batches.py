@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from envpool_py.env import info_codec, spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
+from envpool_py.env.failures import env_error
 from envpool_py.env_ids import Selection
+from envpool_py.errors import EnvError
 
 
 class Batches:
@@ -29,6 +31,8 @@ class Batches:
             else functools.partial(spaces.copy_row, self._layout)
         )
         self.reader = info_codec.Reader(*block.info_memory)
+        # The first env with a vector reward that no space declares, and the shape of that reward.
+        self._vector: tuple[int, tuple[int, ...]] | None = None
         # The last observations that were returned, as an array for each leaf; empty: not kept.
         self._last: list[spaces.Array] = []
 
@@ -63,8 +67,31 @@ class Batches:
             reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
         elif self._copy:
             reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
+        if self._vector is not None:
+            reward = np.zeros((len(ids), *self._vector[1]))
+            for k, i in enumerate(ids.tolist()):
+                reward[k] = beside.get(i, {}).get("reward", 0)
         obs = parts[0] if self._single else self._join(parts, len(ids))
         return parts, obs, reward, terminated, truncated
+
+    def wrong_rewards(self, ids: list[int], beside: dict[int, Beside]) -> dict[int, EnvError]:
+        """Return an error for each env whose reward has another shape than that of the others.
+
+        Only of vectors that no space declares; rows without a reward are zeros among them.
+        """
+        vectors = {i: one["reward"].shape for i, one in beside.items() if "reward" in one}
+        if not vectors and self._vector is None:
+            return {}
+        shapes = {i: () for i in ids if i not in vectors and self._block.reward[i]} | vectors
+        first, shape = self._vector or next(iter(shapes.items()))
+        if shape:
+            self._vector = first, shape
+        text = f"that of env {first} has shape {shape}"
+        return {
+            i: env_error(ValueError(f"reward has shape {own}, but {text}"), i, "step")
+            for i, own in shapes.items()
+            if own != shape
+        }
 
     def _join(self, parts: list[Any], count: int) -> Any:
         """Join the arrays of the leaves into the observations that the caller gets."""

@@ -61,6 +61,7 @@ class Engine:
         exact: partial batches have no more than ``wait_num`` rows; other results are kept.
         counts: the number of batches that were returned, and of rows in them.
         warned: the kinds of warnings about rows that were issued; each once per pool.
+        single: whether no automatic reset follows the episodes of the resets that are sent.
     """
 
     def __init__(self, hosts: HostGroup, options: AllOptions, *, publish_early: bool) -> None:
@@ -72,6 +73,7 @@ class Engine:
         self.exact = False
         self.counts = [0, 0]
         self.warned: set[str] = set()
+        self.single = False
         self.all = Selection(np.arange(hosts.num_envs), is_whole=True)
         try:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
@@ -143,6 +145,8 @@ class Engine:
     def send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         """Send a reset to each of these envs, which must accept one."""
         listed = envs.ids.tolist()
+        if self.single:
+            requests = [request._replace(single=True) for request in requests]
         self.flight.positions.mark_sent(listed, requests)
         self.recovery.note_resets(listed, requests)
         rest, replaced = envs, self.recovery.replacements(listed)
@@ -205,6 +209,8 @@ class Engine:
         if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
             marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
             beside, errors = flight.items(ids, marked)
+            good = [i for i in ids.tolist() if i not in errors]
+            errors |= self.batches.wrong_rewards(good, beside)
             if errors:
                 self._handle_errors(ids, errors)
                 return None

@@ -52,6 +52,10 @@ SLICE = 150e-6
 _LOGGER = logging.getLogger("envpool_py")
 
 
+def _has_more(request: Request) -> bool:
+    return bool(request.kwargs or request.error or request.single)
+
+
 class NotYet(Exception):  # noqa: N818 - no error
     """Raised in place of a wait: look again after ``seconds``, or when something has arrived."""
 
@@ -119,7 +123,7 @@ class Flight:
             self.replies = {}
         if self.recorder is not None:
             self.recorder.requests(envs.ids, requests)
-        if state == RESETTING and not any(one.kwargs or one.error for one in requests or ()):
+        if state == RESETTING and not any(map(_has_more, requests or ())):
             requests = None  # plain resets are sent as their tokens
         tokens = self.states.tokens
         if requests is not None:

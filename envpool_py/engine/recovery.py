@@ -429,6 +429,10 @@ class Recovery:
         facts |= {"env_id": i, "restarts": restarts}
         return Request("configure", (self._env_options,), facts | changes)
 
+    def forget_failures(self, i: int) -> None:
+        """Give env ``i`` its full budget again."""
+        self._failures[i] = 0
+
     def returned(self, ids: IdArray, completed: Collection[int]) -> None:
         """Update the records after rows were returned; some of them have ended an episode."""
         for i in completed:

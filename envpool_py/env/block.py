@@ -23,7 +23,7 @@ from envpool_py.env_ids import Selection
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
 #: The values of one row that are sent beside the block: some of ``objects``, ``info``,
-#: ``final_obs``, ``reply``, ``warnings``.
+#: ``final_obs``, ``reply``, ``reward`` (a vector that no space declares), ``warnings``.
 Beside: TypeAlias = "dict[str, Any]"
 
 #: The position of an env: the number of its episode (-1 before the first), and whether that episode

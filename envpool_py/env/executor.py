@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import seeding
@@ -76,8 +77,9 @@ class Executor:
         #: Called with the observation that ends an episode before the reset, which may overwrite
         #: it; returns what ``final_obs`` is in the info of the row.
         self.keep_final: Callable[[Any], Any] = spaces.snapshot
-        #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
-        self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END}
+        #: What is still to check: the row of a reset, of a step, of a step after the end of an
+        #: episode, and a flag that is None.
+        self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END, checks.FLAG}
         #: The call that a request has made in addition, and that has not returned: "reset" or
         #: "env_fn". If the request fails, it is what has raised.
         self.inner = ""
@@ -113,6 +115,7 @@ class Executor:
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
         self._resets = 0
+        self._single = False  # whether no automatic reset follows the end of this episode
 
     def __call__(self, request: Request) -> Any:
         kind = KINDS[request.kind]
@@ -163,7 +166,7 @@ class Executor:
         if options.validate == ALWAYS:
             self.to_check |= {checks.ON_RESET, checks.ON_STEP}
         elif options.validate == OFF:
-            self.to_check -= {checks.ON_RESET, checks.ON_STEP}
+            self.to_check -= {checks.ON_RESET, checks.ON_STEP, checks.FLAG}
 
     def _recreate(self) -> None:
         self.heartbeat.begin(self.env_id, CLOSING)
@@ -205,8 +208,8 @@ class Executor:
     @property
     def _past_end(self) -> bool:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
-        waits = self.position[1] and self._options.autoreset_mode is None
-        return waits and checks.AFTER_END in self.to_check
+        waits = self._options.autoreset_mode is None or self._single
+        return waits and self.position[1] and checks.AFTER_END in self.to_check
 
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
@@ -263,6 +266,10 @@ class Executor:
             if type(row[4]) in (ResetInfo, FinalInfo):
                 return row
         obs, reward, terminated, truncated, info = row
+        if type(terminated) is not bool or type(truncated) is not bool:
+            terminated = self._flag(terminated, "terminated")
+            truncated = self._flag(truncated, "truncated")
+            row = obs, reward, terminated, truncated, info
         over = terminated or truncated
         if self._turns is not None and "env_error" not in info:
             over = getattr(self._turns, wrapper_layers.EPISODE_OVER)
@@ -271,7 +278,7 @@ class Executor:
         self.position = self.position[0], True
         if self._options.autoreset_mode == NEXT_STEP:
             self._pending = self.reset
-        if self._options.autoreset_mode != SAME_STEP:
+        if self._options.autoreset_mode != SAME_STEP or self._single:
             return row
         last = first = self.keep_final(obs)
         final = spaces.snapshot(info) if info else {}
@@ -286,6 +293,22 @@ class Executor:
         info = FinalInfo(begun)
         info["final_obs"], info["final_info"] = last, final
         return first, reward, terminated, truncated, info
+
+    def _flag(self, value: Any, name: str) -> bool:
+        one = value
+        if hasattr(value, "item"):  # an array, or a tensor
+            with suppressed():  # it has more elements than one
+                one = value.item()
+        elif isinstance(value, (list, tuple)) and len(value) == 1:
+            one = value[0]
+        if one is None:
+            if checks.FLAG in self.to_check:
+                self.to_check.remove(checks.FLAG)
+                self.warn(checks.FLAG, f"{name} is None, which is taken as False")
+            return False
+        if isinstance(one, (int, np.integer, np.bool_)) and one in (0, 1):
+            return bool(one)
+        raise TypeError(f"{name} must be a bool, got {type(value).__name__} {value!r:.80}")
 
     def postpone(self, error: BaseException) -> None:
         """Raise the error of an automatic reset in the next step; raise an interrupt at once."""
@@ -307,6 +330,8 @@ class Executor:
             return self.lost_step(request.args[0], request.error)
         with EndingCopies():
             row = getattr(self, request.kind)(*request.args, **request.kwargs)
+        if request.kind == "reset":
+            self._single = request.single
         if request.error:
             row[4]["env_error"] = request.error
         return row
@@ -335,6 +360,7 @@ class Executor:
         return first, reward, terminated, truncated, info
 
     def reset(self, **kwargs: Any) -> Row:
+        self._single = False
         obs, info = self._begin_episode(kwargs)
         return obs, 0.0, False, False, ResetInfo(info)
 

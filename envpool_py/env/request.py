@@ -84,13 +84,15 @@ class Request(NamedTuple):
     =============== ============================== =========================================
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as
-    ``env_error``. ``before``: the request that the executor carries out before this one.
+    ``env_error``. ``single``: of a reset, no automatic one follows in the step that ends its
+    episode. ``before``: the request that the executor carries out before this one.
     """
 
     kind: str
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     error: str = ""
+    single: bool = False
     before: Request | None = None
 
     def with_own_arguments(self) -> Request:

@@ -208,11 +208,8 @@ class StepLoop:
         executor = self._executors[i]
         obs, _, terminated, truncated, info = executor.finish(row)
         self._block.put_position(i, executor.position)
-        word = OVER * _ONE if executor.position[1] else 0
-        if terminated is True or _flag(terminated, "terminated"):
-            word += _TERMINATED
-        if truncated is not False and _flag(truncated, "truncated"):
-            word += _TRUNCATED
+        word: int = OVER * _ONE if executor.position[1] else 0
+        word += terminated * _TERMINATED + truncated * _TRUNCATED
         if type(info) is FinalInfo:
             word += self._begin_episode(token, obs, info)
         else:
@@ -236,7 +233,10 @@ class StepLoop:
         try:
             return self._write_first(token, obs, info, last)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
+            reward = self._beside.get("reward")
             self._beside.clear()
+            if reward is not None:
+                self._beside["reward"] = reward
             self._executors[token & ID_MASK].postpone(error)
             kept = {"final_info": final_info} if final_info else {}
             return self._write_first(token, last, kept, last)
@@ -273,13 +273,10 @@ class StepLoop:
             array = np.asarray(None)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"reward must be a number, got {type(reward).__name__} {reward!r:.80}")
-        if shape or array.size == 1:
-            return spaces.fit(array, shape, np.dtype(np.float64), "reward", "reward_space")
-        raise ValueError(
-            f"reward has shape {array.shape}, but not every env declares a reward_space of that"
-            f" shape; set reward_space = gymnasium.spaces.Box(-np.inf, np.inf, {array.shape}) on"
-            " each env"
-        )
+        if not shape and array.ndim == 1 and array.size > 1:  # no space declares it
+            self._beside["reward"] = array.astype(np.float64)
+            return 0.0
+        return spaces.fit(array, shape, np.dtype(np.float64), "reward", "reward_space")
 
     def _warn(self, kind: str, text: str) -> None:
         self._beside.setdefault("warnings", {})[kind] = text
@@ -303,11 +300,3 @@ class StepLoop:
         self._steppers[i] = executor.stepper
         if not token & ASK:  # a reply must not change the mark of a row that was not read yet
             self._block.mark[i] = BESIDE
-
-
-def _flag(value: Any, name: str) -> bool:
-    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype == np.bool_:
-        value = value.item()
-    if isinstance(value, (int, np.integer, np.bool_)) and value in (0, 1):
-        return bool(value)
-    raise TypeError(f"{name} must be a bool, got {type(value).__name__} {value!r:.80}")

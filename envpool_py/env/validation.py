@@ -18,7 +18,7 @@ from envpool_py.interrupts import ordinary
 ON_RESET, ON_STEP, AFTER_END = "reset", "step", "over"
 #: The kinds of warnings that come with a row: about the row, and of an env that was replaced before
 #: it; ``AFTER_END`` is another kind.
-OBS, REWARD, CLOSE = "obs", "reward", "close"
+OBS, REWARD, FLAG, CLOSE = "obs", "reward", "flag", "close"
 #: Ends an error that the old interface of gym causes.
 OLD_GYM = "; an env with gym's old interface needs the wrapper envpool_py.wrappers.OldGymEnv"
 

@@ -6,6 +6,7 @@ do not refuse a second call at the same time; to have that, call them under ``on
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -67,6 +68,23 @@ class Inner:
         """Return the last seed of env ``i``, as far as known, and the number of its episode."""
         positions = self._engine.flight.positions
         return positions.roots[i], max(positions.returned(i)[0], 0)
+
+    def is_over(self, i: int) -> bool:
+        """Return whether the episode of env ``i``, which is not in flight, has ended."""
+        return self._engine.flight.positions.of(i)[1]
+
+    @contextlib.contextmanager
+    def single_episodes(self) -> Iterator[None]:
+        """No automatic reset follows the episodes that resets begin within the block."""
+        self._engine.single = True
+        try:
+            yield
+        finally:
+            self._engine.single = False
+
+    def forget_failures(self, i: int) -> None:
+        """Let env ``i`` fail ``max_restarts`` times again."""
+        self._engine.recovery.forget_failures(i)
 
     def begin_call(self, requests: Sequence[Request]) -> Callable[[float | None], list[Any]]:
         """Send each env a request without a row; no env accepts another one until it has ended.

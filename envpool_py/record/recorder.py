@@ -123,15 +123,15 @@ class Recorder:
 
 
 def _entries(ids: Sequence[int], requests: Sequence[Request]) -> list[tuple[Any, ...]]:
-    """Return kind, arguments and error of each request; a function is replaced by its name."""
+    """Return all but ``before`` of each request; a function is replaced by its name."""
     entries: list[tuple[Any, ...]] = []
     for i, request in zip(ids, requests, strict=True):
-        kind, args, kwargs, error, _ = request
+        kind, args, kwargs, error, single, _ = request
         if kind in ("apply", "env_fn"):
             args, kwargs = (getattr(args[0], "__qualname__", repr(args[0])),), {}
         elif kind == "lost_step":  # a replay has its own observation
             args = ()
-        entries.append((kind, args, dict(kwargs), error))
+        entries.append((kind, args, dict(kwargs), error, single))
         try:
             plain_codec.encode(entries[-1])
         except TypeError as reason:

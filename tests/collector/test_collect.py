@@ -67,7 +67,7 @@ def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
             found += episodes
             assert not pool.waiting_id
     check_by_hand(found, env_fns)
-    assert all(episode.observations.base is None for episode in found), "it holds a block"
+    assert all(episode.obs.base is None for episode in found), "it holds a block"
     assert collector.num_started == collector.num_episodes == len(found)
     assert collector.num_steps == sum(map(len, found))
 
@@ -175,8 +175,8 @@ def check_fresh(episodes, *lengths):
         assert [len(episode) for episode in own] == [lengths[i]] * 2
         assert own[1].episode_id == own[0].episode_id + 1
         for episode in own:
-            assert (episode.observations[:, 1] == episode.episode_id).all()  # the env's own count
-            assert episode.observations[:, 2].tolist() == list(range(len(episode) + 1))
+            assert (episode.obs[:, 1] == episode.episode_id).all()  # the env's own count
+            assert episode.obs[:, 2].tolist() == list(range(len(episode) + 1))
 
 
 @pytest.mark.parametrize("kind", ["episodes", "steps"])

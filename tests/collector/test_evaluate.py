@@ -1,6 +1,9 @@
 """``evaluate``: each episode once, equal to hand-stepped envs for any pool."""
 
 import operator
+import os
+import signal
+import time
 from functools import partial, reduce
 
 import numpy as np
@@ -8,9 +11,10 @@ import pytest
 import tqdm
 
 import envpool_py
-from envpool_py import DummyVectorEnv, EnvError
+from envpool_py import DummyVectorEnv, EnvError, PettingZooEnv
 from envpool_py.collector import AsyncCollector, Evaluation
 from tests.faults.helpers import MODES, RESTART, count_call
+from tests.pettingzoo.envs import TableEnv
 from tests.support import envs
 from tests.support.episodes import equal
 from tests.support.places import PLACES, QUICK
@@ -94,6 +98,172 @@ def test_a_lost_episode_is_run_again(place, mode, tmp_path):
         result = envpool_py.evaluate(pool, policy, tasks=TASKS)
         assert pool.restarts.sum() == 4
     assert equal(rows(result), by_hand(TASKS))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", QUICK)
+def test_each_episode_is_reset_once(place, mode):
+    with PLACES[place](
+        [partial(envs.CountEnv, i, 3) for i in range(3)], autoreset_mode=mode
+    ) as pool:
+        for wait_num in (1, 3):
+            before = sum(resets for _, resets in pool.call("counts"))
+            pool.wait_num = wait_num
+            assert len(envpool_py.evaluate(pool, act, 20)) == 20
+            assert sum(resets for _, resets in pool.call("counts")) == before + 20
+        # Afterwards the pool resets its envs as before.
+        pool.reset()
+        for _ in range(3):
+            row = pool.step([0] * 3)
+        assert all("final_obs" in info for info in row[4]) is (mode == "same_step")
+        assert row[0][:, 2].tolist() == [0 if mode == "same_step" else 3] * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_record_of_an_evaluation_is_replayed(mode, tmp_path):
+    path = tmp_path / "run.rec"
+    fns = [partial(envs.CountEnv, i, 3) for i in range(2)]
+    with DummyVectorEnv(fns, autoreset_mode=mode, record=path) as pool:
+        envpool_py.evaluate(pool, act, 5)
+        pool.reset()
+        expected = pool.step([0] * 2)
+    with envpool_py.replay(path, fns) as run:
+        *_, last = run
+    assert all(map(equal, last[:4], expected[:4]))
+
+
+def act(_, env_ids):
+    return 0 * env_ids
+
+
+class FailingEnv(envs.CountEnv):
+    """Fails with the tasks whose option says how; an episode has ``length`` steps."""
+
+    def reset(self, *, seed=None, options=None):
+        self.fault = (options or {}).get("fault")
+        if self.fault == "reset":
+            raise ValueError("no reset")
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.t == 1 and self.fault == "step":
+            raise ValueError("boom")
+        if self.t == 1 and self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while self.t == 1 and self.fault == "hang":
+            time.sleep(0.01)  # an abandoned thread ends here
+        return super().step(action)
+
+
+FAULTS = {
+    # fault: where, further options of the pool, the text of the error
+    "step": (QUICK, {}, "step raised ValueError: boom"),
+    "reset": (QUICK, {}, "reset raised ValueError: no reset"),
+    "kill": (["subproc-fork"], {}, "was killed by SIGKILL"),
+    "hang": (["subproc-fork", "thread"], {"step_timeout": 0.5}, "within step_timeout"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("place", "fault"), [(place, fault) for fault in FAULTS for place in FAULTS[fault][0]]
+)
+@pytest.mark.parametrize("budget", [None, 1, 2])
+def test_a_task_that_fails_is_a_result(place, mode, fault, budget):
+    """With restarts, each task has the whole budget."""
+    if budget == 2 and fault == "hang":
+        pytest.skip("waits six times")
+    _, options, text = FAULTS[fault]
+    if budget is not None:
+        options = {**options, **RESTART, "max_restarts": budget}
+    bad = (2, 3, 7)
+    tasks = [(n, {"fault": fault} if n in bad else None) for n in range(10)]
+    fns = [partial(FailingEnv, i, 3) for i in range(2)]
+    with PLACES[place](fns, autoreset_mode=mode, wait_num=1, **options) as pool:
+        found = envpool_py.evaluate(pool, act, tasks=tasks, on_failure="record")
+        if budget:
+            assert pool.restarts.sum() >= 3 * budget
+        again = envpool_py.evaluate(pool, act, 4, on_failure="record")
+    assert found.failed.tolist() == [n in bad for n in range(10)]
+    assert np.isnan(found.returns).tolist() == found.failed.tolist()
+    assert found.lengths[~found.failed].tolist() == [3] * 7
+    for n, error in enumerate(found.errors):
+        assert (text in error) if n in bad else error is None
+    assert found.tasks.tolist() == [*range(10)]
+    assert "10 episodes, 3 failed: return" in repr(found)
+    assert not again.failed.any()
+
+
+def test_failed_tasks_of_vector_rewards_and_of_no_task_at_all():
+    class Vector(FailingEnv):
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return obs, [reward, 1.0], *rest
+
+    with DummyVectorEnv([partial(Vector, 0, 3)]) as pool:
+        bad = [(0, {"fault": "step"}), (1, None)]
+        found = envpool_py.evaluate(pool, act, tasks=bad, on_failure="record")
+        assert equal(np.isnan(found.returns), np.array([[True, True], [False, False]]))
+        assert found.returns[1, 1] == 3
+        found = envpool_py.evaluate(pool, act, tasks=bad[:1], on_failure="record")
+        assert np.isnan(found.returns).tolist() == [True]
+        assert repr(found) == "<Evaluation of 1 episodes, 1 failed>"
+        with pytest.raises(ValueError, match="on_failure must be 'raise' or 'record', got 'keep'"):
+            envpool_py.evaluate(pool, act, 1, on_failure="keep")
+
+
+@pytest.mark.parametrize("place", ["dummy", "subproc-fork", "thread"])
+def test_the_error_has_the_results_of_the_finished_tasks(place):
+    tasks = [(n, {"fault": "step"} if n == 6 else None) for n in range(10)]
+    with PLACES[place]([partial(FailingEnv, i, 3) for i in range(2)], wait_num=2) as pool:
+        with pytest.raises(EnvError, match="boom.*; evaluate ran task 6") as caught:
+            envpool_py.evaluate(pool, act, tasks=tasks)
+        found = caught.value.finished
+        assert isinstance(found, Evaluation)
+        assert found.tasks.tolist() == [0, 1, 2, 3, 4, 5]
+        assert found.lengths.tolist() == [3] * 6
+        assert not found.failed.any()
+        assert found.errors == [None] * 6
+
+
+class OnceEnv(FailingEnv):
+    """Can be made once."""
+
+    def __init__(self, tag, path):
+        super().__init__(tag, 3)
+        if tag == 0 and count_call(path) > 1:
+            raise ValueError("only once")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_env_that_can_not_be_recreated_leaves_its_tasks_to_the_others(alone, tmp_path):
+    fns = [partial(OnceEnv, i, tmp_path / "calls") for i in range(1 if alone else 2)]
+    tasks = [(n, {"fault": "kill"} if n == 0 else None) for n in range(6)]
+    with PLACES["subproc-fork"](fns, wait_num=1) as pool:
+        found = envpool_py.evaluate(pool, act, tasks=tasks, on_failure="record")
+    assert found.failed.tolist() == [True] + [alone] * 5
+    assert all("only once" in error for error in found.errors[1:] if error)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_turn_based_env_ends_with_its_last_agent(mode):
+    """Its agents die one after another."""
+    lengths = []
+    for seed in range(3):
+        env = PettingZooEnv(TableEnv(), dead_steps="skip")
+        env.reset(seed=seed)
+        row, length = env.step(0), 1
+        while not row[4]["env_done"]:
+            row, length = env.step(0), length + 1
+        lengths.append(length)
+    with DummyVectorEnv(
+        [lambda: PettingZooEnv(TableEnv(), dead_steps="skip")] * 2, autoreset_mode=mode
+    ) as pool:
+        found = envpool_py.evaluate(pool, act, 3)
+        episodes = sorted(AsyncCollector(pool, act, seed=0).episodes(2), key=lambda e: e.env_id)
+    assert [len(episode) for episode in episodes] == lengths[:2]
+    assert found.lengths.tolist() == lengths
+    assert all(info["env_done"] for info in found.infos)
 
 
 def test_without_restarts_an_error_is_raised_and_the_next_call_starts_anew(tmp_path):

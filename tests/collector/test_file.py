@@ -68,7 +68,7 @@ def test_a_file_gives_back_what_was_put_in(tmp_path, file, name, options, mmap):
             assert equal(getattr(one, part), getattr(other, part)), part
         outcome, read_outcome = ((e.rewards, e.terminated, e.truncated) for e in (one, other))
         assert equal(outcome, tuple(map(np.asarray, read_outcome)))
-        obs, read_obs = (rows_of(e.observations, len(one) + 1) for e in (one, other))
+        obs, read_obs = (rows_of(e.obs, len(one) + 1) for e in (one, other))
         actions, read_actions = (rows_of(e.actions, len(one)) for e in (one, other))
         assert equal(obs + actions, read_obs + read_actions)
         ids = [(one.env_id, one.episode_id, one.env_id / 8)] * len(one)
@@ -76,10 +76,12 @@ def test_a_file_gives_back_what_was_put_in(tmp_path, file, name, options, mmap):
         rows += zip(*columns, strict=True)
     steps = found.transitions()
     assert len(steps) == found.num_steps == len(rows)
-    trees = [rows_of(tree, len(rows)) for tree in (steps.obs, steps.action, steps.next_obs)]
-    outcomes = steps.reward, steps.terminated, steps.truncated
+    trees = [rows_of(tree, len(rows)) for tree in (steps.obs, steps.actions, steps.next_obs)]
+    outcomes = steps.rewards, steps.terminated, steps.truncated
     ids = zip(steps.env_id, steps.episode_id, steps.extras["log/prob"], strict=True)
-    assert equal(rows, list(zip(*trees, steps.info, steps.next_info, *outcomes, ids, strict=True)))
+    assert equal(
+        rows, list(zip(*trees, steps.infos, steps.next_infos, *outcomes, ids, strict=True))
+    )
 
 
 def test_a_file_is_read_by_numpy_alone_and_as_a_sequence(tmp_path):
@@ -96,7 +98,7 @@ def test_a_file_is_read_by_numpy_alone_and_as_a_sequence(tmp_path):
         assert arrays["episodes/return"][n] == episode.rewards.sum()
         assert np.array_equal(arrays["rewards"][start : start + length], episode.rewards)
         images = arrays["observations/c/image"][first : first + length + 1]
-        assert np.array_equal(images, episode.observations["c"]["image"])
+        assert np.array_equal(images, episode.obs["c"]["image"])
     found = load(tmp_path / "a.npz")
     assert [e.env_id for e in [*found[1:4], found[-1], found[4]]] == [0, 0, 1, 1, 1]
     assert found.lengths.tolist() == [2, 2, 2, 3, 3]
@@ -124,7 +126,7 @@ def test_spaces_and_keys_survive_json_and_paths(tmp_path, space):
     (found,) = read = load(tmp_path / "a.npz")
     assert repr(read.observation_space) == repr(space)
     assert read.observation_space == space
-    assert equal(rows + rows[:1], rows_of(found.observations, 2) + rows_of(found.actions, 1))
+    assert equal(rows + rows[:1], rows_of(found.obs, 2) + rows_of(found.actions, 1))
     assert found.env_seed is None
 
 
@@ -275,7 +277,7 @@ def test_nothing_is_stored_that_its_space_cannot_hold(tmp_path, space, obs, chan
                 writer.write(row_episode(obs, **{**extras, **changes}))
             writer.write(good)
         for found in load(tmp_path / str(before)):
-            assert np.asarray(found.observations).tolist() == np.asarray(good.observations).tolist()
+            assert np.asarray(found.obs).tolist() == np.asarray(good.obs).tolist()
             assert found.actions.tolist() == [1, 0]
             assert found.extras["v"].dtype == np.int8
 

@@ -92,7 +92,7 @@ def numbers_in(path):
         warnings.simplefilter("ignore")  # of an unfinished run beside it
         found = load(path)
     for one in found:
-        assert one.observations.tolist() == [one.episode_id] * 3
+        assert one.obs.tolist() == [one.episode_id] * 3
     return tuple(found.episode_ids)
 
 

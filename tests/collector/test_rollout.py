@@ -195,7 +195,7 @@ def test_a_policy_acts_once_per_step_and_is_told_of_new_episodes(autoreset_mode,
             assert np.array_equal(rollout.extras["state"], rollout.extras["step"] + 1)
             assert np.array_equal(rollout.obs[..., 2], rollout.extras["step"])
             assert np.array_equal(rollout.actions, rollout.obs[..., 2] % 5)
-            told = [(info["action"], info["step"]) for info in rollout.infos.ravel()]
+            told = [(info["action"], info["step"]) for info in rollout.next_infos.ravel()]
             steps = rollout.obs[..., 2].ravel()
             assert told == [(t % 5, t + 1) for t in steps]
             assert np.array_equal(rollout.episode_starts, rollout.obs[..., 2] == 0)

@@ -24,14 +24,14 @@ def check_steps(batches, env_fns):
     last = [env.reset(seed=SEED + i) for i, env in enumerate(raw)]
     episodes = [0] * len(raw)
     for batch in batches:
-        columns = (rows_of(tree, len(batch)) for tree in (batch.obs, batch.action, batch.next_obs))
+        columns = (rows_of(tree, len(batch)) for tree in (batch.obs, batch.actions, batch.next_obs))
         for t, (i, obs, action, next_obs) in enumerate(zip(batch.env_id, *columns, strict=True)):
-            assert equal((obs, own_info(batch.info[t], i)), last[i])
+            assert equal((obs, own_info(batch.infos[t], i)), last[i])
             assert batch.episode_id[t] == episodes[i]
             *row, info = raw[i].step(action)
             last[i] = row[0], info
-            assert equal((next_obs, own_info(batch.next_info[t], i)), last[i])
-            assert np.array_equal(batch.reward[t], row[1])
+            assert equal((next_obs, own_info(batch.next_infos[t], i)), last[i])
+            assert np.array_equal(batch.rewards[t], row[1])
             assert (batch.terminated[t], batch.truncated[t]) == tuple(row[2:])
             if row[2] or row[3]:
                 episodes[i] += 1
@@ -127,7 +127,7 @@ def test_wrapped_pools(mode):
         batches = list(islice(AsyncCollector(pool, policy, seed=SEED, keep_infos=True).steps(), 40))
     check_by_hand(episodes, by_hand)
     assert check_steps(batches, by_hand) > 5
-    assert all(equal(episode.extras["seen"], episode.observations[:-1]) for episode in episodes)
+    assert all(equal(episode.extras["seen"], episode.obs[:-1]) for episode in episodes)
     assert all(equal(batch.extras["seen"], batch.obs) for batch in batches)
 
 
@@ -185,8 +185,8 @@ def test_a_pool_that_was_used_otherwise_is_not_gone_on_with(place, use):
         with pytest.raises(RuntimeError, match="the pool was used otherwise"):
             next(steps)
         batch = next(train.steps(8))
-        assert batch.action.tolist() == [1] * 8
-        assert [info["action"] for info in batch.next_info] == [1] * 8
+        assert batch.actions.tolist() == [1] * 8
+        assert [info["action"] for info in batch.next_infos] == [1] * 8
         for i in set(batch.env_id):
             assert batch.obs[batch.env_id == i][0, 2] == 0  # of a new episode
         episodes = train.episodes()
@@ -219,7 +219,9 @@ def test_a_vector_env_is_no_pool():
     with contextlib.closing(VectorEnv([envs.CountEnv])) as vector_env:
         with pytest.raises(TypeError, match="got a VectorEnv; pass the pool that it has in its"):
             AsyncCollector(vector_env, lambda *_: [0])
-        assert next(AsyncCollector(vector_env.pool, lambda *_: [0]).steps(1)).action.tolist() == [0]
+        assert next(AsyncCollector(vector_env.pool, lambda *_: [0]).steps(1)).actions.tolist() == [
+            0
+        ]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -234,7 +236,7 @@ def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode):
     own = batch[batch.env_id == 1]
     lengths = np.diff(np.flatnonzero(own.terminated | own.truncated), prepend=-1)
     assert lengths[:3].tolist() == [5, 3, 5]
-    assert ["env_error" in info for info in own.next_info].index(True) == 7
+    assert ["env_error" in info for info in own.next_infos].index(True) == 7
     assert own.truncated[7]
     assert own.next_obs[7].tolist() == own.obs[7].tolist() == [1, 1, 2]
     assert own.obs[8][2] == 0
@@ -258,13 +260,13 @@ def test_extras_and_infos_belong_to_their_rows(mode):
         batches = list(islice(collector.steps(8), 6))
         (without,) = AsyncCollector(pool, policy).episodes(1)
     for episode in episodes:
-        obs = episode.observations[:-1]
+        obs = episode.obs[:-1]
         assert equal((episode.actions, episode.extras), (obs[:, 2], extras_of(obs)))
         assert episode.infos == tuple({"step": t} for t in range(len(episode) + 1))
     for batch in batches:
-        assert equal((batch.action, batch.extras), (batch.obs[:, 2], extras_of(batch.obs)))
-        assert [info["step"] for info in batch.info] == batch.obs[:, 2].tolist()
-        assert [info["step"] for info in batch.next_info] == batch.next_obs[:, 2].tolist()
+        assert equal((batch.actions, batch.extras), (batch.obs[:, 2], extras_of(batch.obs)))
+        assert [info["step"] for info in batch.infos] == batch.obs[:, 2].tolist()
+        assert [info["step"] for info in batch.next_infos] == batch.next_obs[:, 2].tolist()
     assert without.infos == ()
 
 
@@ -334,7 +336,7 @@ def test_an_episode_has_the_seed_of_its_reset(options, seeds, mode):
         for number, episode in enumerate(own):
             assert episode.episode_id == number
             if episode.seed is not None:
-                assert equal(episode.observations[0], envs.RandomEnv().reset(seed=episode.seed)[0])
+                assert equal(episode.obs[0], envs.RandomEnv().reset(seed=episode.seed)[0])
         if given is not None:
             assert own[0].env_seed == own[0].seed == given
         assert len({episode.env_seed for episode in own}) == 1

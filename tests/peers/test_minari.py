@@ -44,8 +44,10 @@ def test_minari_gives_back_what_the_file_holds(tmp_path, name):
     told = [each["seed"] for each in found.storage.get_episode_metadata(range(5))]
     assert told == [episode.seed for episode in episodes]
     for ours, theirs in zip(episodes, found.iterate_episodes(), strict=True):
-        for part, count in (("observations", len(ours) + 1), ("actions", len(ours))):
-            one, other = getattr(ours, part), as_arrays(getattr(theirs, part))
+        for one, other, count in (
+            (ours.obs, as_arrays(theirs.observations), len(ours) + 1),
+            (ours.actions, as_arrays(theirs.actions), len(ours)),
+        ):
             assert all(map(equal, rows_of(one, count), rows_of(other, count)))
         assert np.array_equal(ours.rewards, theirs.rewards)
         assert np.array_equal(ours.terminated, theirs.terminations)

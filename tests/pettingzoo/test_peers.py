@@ -107,8 +107,8 @@ def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
         raw.reset()
         for t, action in enumerate(episode.actions):
             obs = raw.last()[0]
-            assert str(episode.observations["agent_id"][t]) == raw.agent_selection
-            assert same(np.asarray(episode.observations["obs"][t]), obs["observation"])
+            assert str(episode.obs["agent_id"][t]) == raw.agent_selection
+            assert same(np.asarray(episode.obs["obs"][t]), obs["observation"])
             assert obs["action_mask"][action], "a random action is a legal one"
             raw.step(int(action))
             assert episode.rewards[t].tolist() == [raw.rewards[a] for a in raw.possible_agents]

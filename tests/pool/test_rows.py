@@ -8,6 +8,7 @@ import collections
 import functools
 import pickle
 import threading
+from contextlib import nullcontext
 
 import gymnasium as gym
 import numpy as np
@@ -76,8 +77,12 @@ WRONG = {
     "generator": (iter, "got tuple_iterator"),
     "reward": (reward("much"), "reward must be a number"),
     "complex reward": (reward(np.array([1j])), "reward must be a number"),
-    "vector": (reward([1, 2]), r"reward has shape \(2,\), .*; set reward_space = .*\(2,\)\)"),
+    "vector": (reward([1, 2]), r"reward has shape \(2,\), but that of env 0 has shape \(\)"),
     "flags": (flags(False, [True, False]), "truncated must be a bool, got list"),
+    "flags in an array": (flags(np.array([True, False]), False), "terminated must be a bool"),
+    "flag 2": (flags(2, False), "terminated must be a bool, got int 2"),
+    "float flag": (flags(False, 1.0), "truncated must be a bool, got float"),
+    "matrix": (reward([[1, 2]]), r"reward has shape \(1, 2\), but reward_space has \(\)"),
     "info": (info(None), "info dict, got NoneType"),
 }
 LOCKED = {"a lock in the info": (info({"lock": threading.Lock()}), "cannot be pickled")}
@@ -184,6 +189,57 @@ def test_one_element_is_a_scalar_unless_a_space_declares_its_shape(shape, declar
         for _ in range(2):
             assert same(pool.step([0, 0])[1], np.full((2, *row), 2.5))
         assert pool.step([], [])[1].shape == (0, *row)
+
+
+class Tensor:
+    """Has what the tensors of torch and the arrays of JAX have."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def item(self):
+        return self.value
+
+
+FLAGS = {
+    True: [[True], (1,), np.array([[True]]), np.uint8(1), Tensor(True), Tensor(1)],
+    False: [[0], np.array([0]), np.False_, Tensor(False), None],
+}
+
+
+class FlaggedEnv(envs.CountEnv):
+    """Returns flags that are chosen beforehand, by their place in ``values``."""
+
+    def __init__(self, values):
+        super().__init__(0, 99)
+        self.values, self.flags = values, {}
+
+    def step(self, action):
+        row = super().step(action)
+        found = (
+            self.values[self.flags[n]][0] if n in self.flags else False
+            for n in ("terminated", "truncated")
+        )
+        return *row[:2], *found, row[4]
+
+
+@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
+@pytest.mark.parametrize("place", QUICK)
+def test_flags_of_one_element_and_none(place, mode):
+    values = [(value, flag) for flag, some in FLAGS.items() for value in some]
+    env_fn = functools.partial(FlaggedEnv, values)
+    with PLACES[place]([env_fn] * 2, autoreset_mode=mode) as pool:
+        for name in ("terminated", "truncated"):
+            for k, (value, flag) in enumerate(values):
+                pool.reset()
+                pool.set_env_attr("flags", {name: k})
+                is_first_none = value is None and name == "terminated"
+                text = "envs 0 to 1: terminated is None, which is taken as False; pass validate="
+                with pytest.warns(UserWarning, match=text) if is_first_none else nullcontext():
+                    row = pool.step([0, 0])
+                assert same(row[2 + (name == "truncated")], np.array([flag] * 2)), value
+                assert same(row[3 - (name == "truncated")], np.array([False] * 2))
+                assert ("final_obs" in row[4][0]) is (flag and mode == "same_step")
 
 
 def odd_info(env, row):

@@ -4,6 +4,7 @@ import functools
 import importlib
 
 import pytest
+import stable_baselines3.common.vec_env as sb3
 
 import envpool_py as ep
 import envpool_py.sb3 as own
@@ -12,6 +13,11 @@ import envpool_py.sb3 as own
 BACKENDS = {
     "dummy": own.DummyVecEnv,
     "shmem": functools.partial(own.ShmemVecEnv, start_method="fork", num_processes=2),
+}
+#: Stable-Baselines3's own, of the same kind.
+THEIRS = {
+    "dummy": sb3.DummyVecEnv,
+    "shmem": functools.partial(sb3.SubprocVecEnv, start_method="fork"),
 }
 
 

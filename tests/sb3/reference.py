@@ -4,7 +4,9 @@ import warnings
 
 import gymnasium as gym
 import numpy as np
+import stable_baselines3.common.vec_env as sb3
 
+import envpool_py.sb3 as own
 from tests.support.reference import same
 
 
@@ -24,6 +26,17 @@ def plain(value):
 def assert_same(ours, theirs, where=""):
     """Equal in structure, type of number and every bit."""
     assert same(plain(ours), plain(theirs)), f"{where}: {ours} is not {theirs}"
+
+
+def theirs_like(ours, env_fns):
+    """Their DummyVecEnv, with the float64 rewards of their SubprocVecEnv unless ours is a Dummy.
+
+    Their SubprocVecEnv itself returns infos as tuples.
+    """
+    theirs = sb3.DummyVecEnv(env_fns)
+    if not isinstance(ours.unwrapped, own.DummyVecEnv):
+        theirs.buf_rews = theirs.buf_rews.astype(np.float64)
+    return theirs
 
 
 BUFFERS = {"buf_obs", "buf_rews", "buf_dones", "buf_infos", "keys"}

@@ -17,7 +17,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
 
 import envpool_py.sb3 as own
-from tests.sb3.conftest import BACKENDS
+from tests.sb3.conftest import BACKENDS, THEIRS
 from tests.sb3.envs import WalkEnv
 from tests.sb3.reference import assert_same
 from tests.support.helpers import ROOT
@@ -68,21 +68,26 @@ def wrapped(venv, packages):
     [
         *((name, "dummy", ()) for name in ALGORITHMS),
         ("PPO", "shmem", ()),
+        ("SAC", "shmem", ()),
         ("HER", "shmem", ()),
         ("PPO", "dummy", (own, own, own)),
         ("PPO", "dummy", (sb3, sb3, sb3)),
+        ("PPO", "shmem", (own, own)),
         ("SAC", "dummy", (own, sb3)),
+        ("SAC", "shmem", (own, own)),
+        ("SAC", "shmem", (sb3, sb3)),
         ("CNN", "dummy", (own,)),
     ],
 )
 def test_one_seed_gives_the_weights_that_theirs_gives(name, backend, packages):
-    """Bit for bit: over ours in any wrapping, and over theirs in theirs.
+    """Bit for bit: over ours in any wrapping, and over theirs of the same kind in theirs.
 
+    Their SubprocVecEnv has float64 rewards, of which VecNormalize makes others than of float32.
     Stable-Baselines3 puts its VecTransposeImage around images, unless ours is there.
     """
     env_fns = monitored(ALGORITHMS[name][3])
     venv = wrapped(BACKENDS[backend](env_fns), packages)
-    reference = wrapped(sb3.DummyVecEnv(env_fns), (sb3,) * len(packages))
+    reference = wrapped(THEIRS[backend](env_fns), (sb3,) * len(packages))
     # Each learns at once, for all of them draw from one generator.
     ours, theirs = (model_of(name, each).learn(STEPS) for each in (venv, reference))
     assert_same(weights(ours), weights(theirs))
@@ -90,6 +95,7 @@ def test_one_seed_gives_the_weights_that_theirs_gives(name, backend, packages):
     assert any((before[key] != value).any() for key, value in weights(ours).items())
     returns = [[round(ep["r"], 4) for ep in model.ep_info_buffer] for model in (ours, theirs)]
     assert returns[0] == returns[1] != []
+    reference.close()
 
 
 def test_learn_save_load_evaluate(tmp_path):

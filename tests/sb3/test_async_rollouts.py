@@ -21,7 +21,7 @@ import envpool_py.sb3 as own
 from envpool_py.sb3 import AsyncRollouts
 from envpool_py.sb3.partial_steps import PartialSteps
 from tests.sb3.envs import WalkEnv
-from tests.sb3.reference import assert_same
+from tests.sb3.reference import assert_same, theirs_like
 from tests.sb3.test_algorithms import ON_POLICY, SMALL, monitored, weights
 from tests.support.helpers import run_python
 
@@ -142,7 +142,7 @@ def test_rows_of_partial_batches_equal_hand_stepped_envs(make, wait_num):
     model = AsyncPPO("MlpPolicy", venv, wait_num=wait_num, **ON_POLICY)
     model.learn(4 * 128, callback=steps)
     # The same actions, one VecEnv of Stable-Baselines3 with all envs in step.
-    theirs = sb3.VecMonitor(sb3.VecFrameStack(sb3.DummyVecEnv([WalkEnv] * 4), 2))
+    theirs = sb3.VecMonitor(sb3.VecFrameStack(theirs_like(venv, [WalkEnv] * 4), 2))
     theirs.seed(0)
     obs, starts = theirs.reset(), np.ones(4)
     assert len(steps.seen) == model.num_timesteps / 4 == 4 * 32

@@ -45,7 +45,7 @@ def check_by_hand(episodes, env_fns, seed=SEED):
             assert episode.episode_id == number
             assert episode.env_seed == (None if seed is None else seed + env_id)
             length = len(episode)
-            observations = rows_of(episode.observations, length + 1)
+            observations = rows_of(episode.obs, length + 1)
             first = seed + env_id if seed is not None and number == 0 else None
             assert episode.seed == first
             obs, _ = env.reset(seed=first)
@@ -67,7 +67,7 @@ def flat(tree):
 
 
 def bits(episode):
-    arrays = [*flat(episode.observations), *flat(episode.actions), episode.rewards]
+    arrays = [*flat(episode.obs), *flat(episode.actions), episode.rewards]
     arrays += [episode.terminated, episode.truncated]
     return [(str(array.dtype), array.shape, array.tobytes()) for array in arrays]
 

@@ -23,7 +23,7 @@ VecEnvIndices: TypeAlias = "SupportsIndex | Iterable[SupportsIndex] | slice | No
 VecEnvObs: TypeAlias = Any
 #: ``(obs, rewards, dones, infos)``.
 VecEnvStepReturn: TypeAlias = (
-    "tuple[VecEnvObs, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]"
+    "tuple[VecEnvObs, NDArray[np.floating[Any]], NDArray[np.bool_], list[dict[str, Any]]]"
 )
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -92,7 +92,7 @@ class VecEnv(ABC):
         """Wait for the step that ``step_async`` has begun.
 
         Return ``obs`` ``(num_envs, *shape)``, of the next episode where an env is done; ``rewards``
-        float32 ``(num_envs,)``; ``dones`` bool ``(num_envs,)``, terminated or truncated; ``infos``,
+        floats ``(num_envs,)``; ``dones`` bool ``(num_envs,)``, terminated or truncated; ``infos``,
         a list of one dict per env, each with ``TimeLimit.truncated`` (truncated and not terminated)
         and, where done, ``terminal_observation``.
         """

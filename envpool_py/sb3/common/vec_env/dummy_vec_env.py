@@ -29,6 +29,8 @@ class DummyVecEnv(PoolVecEnv):
         EnvError: an env_fn raised.
     """
 
+    _reward_dtype = np.float32
+
     def __init__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> None:
         self._make_pool(DummyVectorEnv, env_fns, options)
         first = self.envs[0]

@@ -161,13 +161,16 @@ class PoolVecEnv(OverPool):
 
     The pool is made with ``autoreset_mode="same_step"``, and best with ``columns=True``, which
     saves work where observations are dicts or tuples. With ``reset_first=False`` a step before the
-    first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is.
+    first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is. Rewards are
+    float64, as of Stable-Baselines3's ``SubprocVecEnv``; float32 in ``DummyVecEnv``, as there.
 
     Raises:
         TypeError, ValueError: not a pool, another autoreset mode, or envs with different spaces.
         UnsuitableEnvError: an env has no space, or the render modes differ.
         ClosedEnvironmentError: the pool is closed.
     """
+
+    _reward_dtype: type[np.floating[Any]] = np.float64
 
     def __init__(self, pool: BaseVectorEnv) -> None:
         if not isinstance(pool, BaseVectorEnv):
@@ -253,7 +256,8 @@ class PoolVecEnv(OverPool):
                 infos[i]["terminal_observation"] = info.pop("final_obs")
                 self.reset_infos[env_id] = info
             infos[i]["TimeLimit.truncated"] = timeouts[i]
-        return spaces.as_columns(self._layout, obs), rewards.astype(np.float32), dones, infos
+        rewards = rewards.astype(self._reward_dtype, copy=False)
+        return spaces.as_columns(self._layout, obs), rewards, dones, infos
 
     def has_attr(self, attr_name: str) -> bool:
         return all(self._ask(None, lambda ids: self.pool.apply(has_attribute, attr_name, id=ids)))
