@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from gymnasium.error import ResetNeeded
 
 from envpool_py import env_ids as ids_
 from envpool_py.env import spaces
@@ -30,6 +31,7 @@ from envpool_py.pool.base import RECORDED, BaseVectorEnv
 from envpool_py.pool.pool_classes import pool_class
 from envpool_py.record import file_format
 from envpool_py.record.file_format import Event, Row
+from envpool_py.record.untrusted import require
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLACE = re.compile(r" \([^()]*:\d+\)$")
@@ -67,7 +69,8 @@ def replay(
         An iterator of batches.
 
     Raises:
-        ValueError: not a record; or ``env_fns`` differ in number or spaces from the record.
+        ValueError: not a record, or a damaged one; or ``env_fns`` differ in number or spaces from
+            the record.
         OSError: the record cannot be read.
         EnvError: an env_fn raised.
     """
@@ -103,7 +106,7 @@ def replay(
                 f"{name}: these envs have {described:.500},"
                 f" but the record {path} has {header[name]:.500}"
             )
-    return Replay(pool, chosen, header, events, until, swaps or {}, deaths=deaths)
+    return Replay(path, pool, chosen, header, events, until, swaps or {}, deaths=deaths)
 
 
 @dataclass
@@ -157,6 +160,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
 
     def __init__(
         self,
+        path: str | os.PathLike[str],
         pool: BaseVectorEnv,
         env_ids: Sequence[int],
         header: dict[str, Any],
@@ -166,7 +170,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         *,
         deaths: bool,
     ) -> None:
-        self.pool, self._events = pool, events
+        self._path, self.pool, self._events = path, pool, events
         self.env_ids, self.header, self.until = list(env_ids), header, until
         self.num_batches = 0
         self.recovered: list[EnvError] = []
@@ -190,6 +194,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             pairs = zip(ids, data, strict=True)
             entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
             if kind == file_format.ROWS and (entries or not ids):
+                self._check(entries.keys() <= self._pending.keys(), "a row without a request")
                 requests = {i: self._pending.pop(i) for i in entries}
                 batch = self._repeat(requests, entries)
                 if any(request.kind == "seed" for request in requests.values()):
@@ -235,7 +240,10 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         """Follow what an event without rows and errors holds for env ``i``."""
         env = self._envs[i]
         if kind == file_format.STEPS:
-            self._pending[i] = Request("step", (spaces.join(self._inner.spec.action, entry),))
+            layout = self._inner.spec.action
+            shapes = [leaf.shape for leaf in spaces.leaves(layout)]
+            self._check([np.shape(part) for part in entry] == shapes, "the shape of an action")
+            self._pending[i] = Request("step", (spaces.join(layout, entry),))
         elif kind == file_format.REQUESTS:
             request = Request(*entry)
             if request.kind == "lost_step":
@@ -272,6 +280,9 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 how = f"{request.kind} raised, but not in the run"
                 raise self._differs(i, how, env.position) from error
 
+    def _check(self, condition: bool, text: str) -> None:
+        require(condition, f"{self._path}: damaged, batch {self.num_batches}: {text}")
+
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""
         env = self._envs[i]
@@ -306,6 +317,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             self._confirm(i)
         try:
             batch = self._inner.fetch(requests)
+        except ResetNeeded as error:
+            self._check(False, str(error))
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]
             error.message = error.message.replace(f"env {index}:", f"env {i}:", 1)

@@ -55,7 +55,7 @@ RAY = ("tests/ray", "tests/backends", "tests/pool")
 
 SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")
 SLOW += ("tests/collector/test_collect.py", "tests/envpool_face/test_faults.py")
-SLOW += ("tests/test_examples.py",)
+SLOW += ("tests/test_examples.py", "tests/test_hostile_files.py")
 FACE = ("as_async", "equal_to_sync", "faults", "wrappers")
 SLOW += tuple(f"tests/gymnasium_face/test_{name}.py" for name in FACE)
 """The files and folders whose tests take long together; single tests are marked."""

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from envpool_py import extras
 from envpool_py.bench.measure import Caller, busy_part
-from envpool_py.cli.naming import UsageError, imported
+from envpool_py.cli.naming import UsageError, imported, printable
 from envpool_py.collector.file import check_path
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import FOREIGN, OWN
@@ -57,7 +57,7 @@ def exact(count: int) -> str:
 
 
 def complain(text: str) -> None:
-    sys.stderr.write(f"envpool-py: {text}\n")
+    sys.stderr.write(f"envpool-py: {printable(text)}\n")
 
 
 def complain_if_busy() -> None:

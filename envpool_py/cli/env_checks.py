@@ -23,6 +23,7 @@ from gymnasium.utils import env_checker, passive_env_checker
 from envpool_py.env import validation
 from envpool_py.env.failures import describe, line_of
 from envpool_py.errors import EnvError, EnvTimeoutError
+from envpool_py.pool.backend_choice import disturb
 from envpool_py.pool.pool_classes import ShmemVectorEnv
 from envpool_py.sb3.common.env_checker import check_env, checked_step
 
@@ -39,6 +40,7 @@ class Finding(NamedTuple):
 
 #: The name of a stage, and its findings; None: it begins.
 Stage: TypeAlias = tuple[str, list[Finding] | None]
+_Check: TypeAlias = tuple[str, Callable[[Any], Iterable[Finding]]]
 
 
 def stages_beside(env_fns: Sequence[Callable[[], Any]], limit: float) -> Iterator[Stage]:
@@ -95,7 +97,10 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[Stage]:
         yield _MAKING, None
         yield _MAKING, list(_make_envs(env_fns, envs))
         found_by: dict[str, str] = {}  # the stage that has found an error, by its text
-        for name, check in _CHECKS.items() if envs else ():
+        *checks, closing = _CHECKS.items()
+        beside = functools.partial(_check_beside, envs[1:])
+        every: list[_Check] = [*checks, ("two at once", beside), closing]
+        for name, check in every if envs else ():
             findings: list[Finding] = []
             yield name, None
             with contextlib.suppress(Exception):  # "spaces" says what is wrong with it
@@ -234,6 +239,17 @@ def _check_rendering(env: Any) -> Iterator[Finding]:
     if env.render_mode is not None:
         env.reset()
         yield from _outcome("error", env.render)
+
+
+def _check_beside(others: Sequence[Any], env: Any) -> Iterator[Finding]:
+    """Check that another env in the same process does not change what the env returns."""
+    if others and disturb(env, others[0]):
+        text = (
+            "env 1, stepped in turn with env 0, changes what env 0 returns: they share state in a"
+            " module or a device; give each env its own process (make does, and so does"
+            " ShmemVectorEnv without num_processes)"
+        )
+        yield Finding("warning", text)
 
 
 def _check_closing(env: Any) -> Iterator[Finding]:

@@ -38,6 +38,13 @@ class Imported(NamedTuple):
     path: str  # of the callable within its module
 
 
+def printable(text: str) -> str:
+    """The text with control characters as Python escapes them; a terminal would obey them."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
+    )
+
+
 def find_in(folder: Path) -> None:
     """Let modules in a folder be imported, as ``python -m`` does with the working directory."""
     if str(folder) not in sys.path:

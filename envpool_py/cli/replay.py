@@ -11,10 +11,18 @@ from contextlib import nullcontext
 from typing import Any
 
 from envpool_py.cli.arguments import at_least, complain, counted, exact, report
-from envpool_py.cli.naming import UsageError, add_env, env_fn_of, imported, is_registered
+from envpool_py.cli.naming import (
+    UsageError,
+    add_env,
+    env_fn_of,
+    imported,
+    is_registered,
+    printable,
+)
 from envpool_py.cli.progress import showing
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import file_format
+from envpool_py.record.untrusted import require
 from envpool_py.replayer import Replay, replay
 
 HELP = "repeat a recorded run in this process, and debug where it failed"
@@ -60,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 for error, text in _errors_of(batches):
                     errors.append(text)
                     if args.json != "-":
-                        sys.stdout.write(f"{text}\n")
+                        sys.stdout.write(f"{printable(text)}\n")
                     if args.pdb:
                         _debug(error)
         except KeyboardInterrupt as error:
@@ -118,9 +126,11 @@ def _take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
     UsageError if the record names the code of a module, and is not trusted.
     """
     try:
-        env, wrappers = str(recorded["env"]), recorded["wrappers"]
-        kwargs = {key: ast.literal_eval(text) for key, text in recorded["env_kwargs"].items()}
-    except (LookupError, TypeError, ValueError, SyntaxError, AttributeError) as error:
+        env, wrappers = recorded["env"], recorded["wrappers"]
+        texts = {key: text for key, text in recorded["env_kwargs"].items() if len(text) < 10_000}
+        kwargs = {key: ast.literal_eval(text) for key, text in texts.items()}
+        require(len(texts) == len(recorded["env_kwargs"]), "a value is too long")
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
         raise UsageError(f"{args.file}: the name of its env is corrupt; pass ENV") from error
     if not args.trust and (wrappers or not is_registered(env)):
         words = [env, *(f"--env-kwarg {key}={value!r}" for key, value in kwargs.items())]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -28,16 +27,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    path, facts = Path(args.file), None
+    path = Path(args.file)
     try:
-        if path.is_file():
-            with contextlib.suppress(ValueError):  # it is no record
-                facts = _of_record(path)
-        facts = facts or _of_episodes(path)
+        is_record = path.is_file() and file_format.is_record(path)
+        facts = _of_record(path) if is_record else _of_episodes(path)
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except ValueError as error:
-        if path.is_dir() or zipfile.is_zipfile(path):
+        if is_record or not path.is_file() or zipfile.is_zipfile(path):
             raise UsageError(str(error)) from None
         raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
     rows = ((name.replace("_", " "), _text(name, value)) for name, value in facts.items())

@@ -14,19 +14,22 @@ from rich.table import Table
 
 from envpool_py.bench.measure import Caller, Results
 from envpool_py.bench.settings import LOOP, Setting
+from envpool_py.cli.naming import printable
 
 
 def show_table(
     rows: Iterable[Sequence[str]], header: Sequence[str] = (), title: str | None = None
 ) -> None:
     """Write a table; with a header, all columns but the first are aligned at the right."""
+    title = title and printable(title)
     table = Table(title=title, title_justify="left", show_header=bool(header))
     for name in header:
         table.add_column(name, justify="right" if table.columns else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     width = 80 if header else 160  # where the output is no terminal; lists have long values
-    Console(width=None if sys.stdout.isatty() else width).print(table)
+    console_width = None if sys.stdout.isatty() else width
+    Console(width=console_width, markup=False, emoji=False).print(table)
 
 
 def show_results(title: str, results: Results, callers: Sequence[Caller]) -> None:
@@ -51,7 +54,7 @@ def show_results(title: str, results: Results, callers: Sequence[Caller]) -> Non
             rows.append(row)
         show_table(rows, header, f"{title}, {text_of(caller)}")
     for setting, error in results.errors.items():
-        print(f"  {setting.text} failed: {error}")  # noqa: T201
+        print(f"  {setting.text} failed: {printable(error)}")  # noqa: T201
 
 
 def text_of(*callers: Caller) -> str:

@@ -18,7 +18,6 @@ A writer locks its folder until the folder is removed, or its process ends.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -26,6 +25,8 @@ import weakref
 from collections.abc import Callable
 from glob import escape
 from pathlib import Path
+
+from envpool_py.record.untrusted import read_json
 
 try:
     import fcntl
@@ -126,7 +127,7 @@ def remove_unfinished(path: Path) -> None:
     if folder == path or not folder.exists():
         return
     try:
-        is_ours = json.loads((folder / METADATA).read_text(encoding="utf-8"))["format"] == FORMAT
+        is_ours = read_json(folder / METADATA)["format"] == FORMAT
     except (OSError, ValueError, KeyError, TypeError):
         is_ours = False
     for file in sorted(folder.iterdir()) if folder.is_dir() else [folder]:

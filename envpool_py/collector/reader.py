@@ -7,7 +7,6 @@ import json
 import os
 import warnings
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -21,8 +20,17 @@ from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.places import FORMAT, METADATA, PACKED, folder_of, packed_of
 from envpool_py.env import spaces
-from envpool_py.env.failures import describe
 from envpool_py.record import plain_codec
+from envpool_py.record.untrusted import (
+    LEAST_LIMIT,
+    field,
+    open_file,
+    read_archive,
+    read_array,
+    read_json,
+    require,
+    text_of,
+)
 
 #: Incremented with every change that another reader cannot read.
 VERSION = 2
@@ -70,6 +78,11 @@ class Episodes(Sequence[Episode]):
         extras: arrays ``(T, ...)`` by name.
     """
 
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    #: The beginning of errors: the file.
+    place = ""
+
     # Of the file: the metadata; by the names of ``INDEX`` the fields of all episodes; and all
     # other arrays, which may have the rows of one more episode, that was being written.
     def __init__(
@@ -77,20 +90,20 @@ class Episodes(Sequence[Episode]):
     ) -> None:
         self.head = head
         self.metadata: dict[str, Any] = head["metadata"]
-        self.observation_space = space_json.from_json(head["observation_space"])
-        self.action_space = space_json.from_json(head["action_space"])
+        limit = max(LEAST_LIMIT, sum(column.nbytes for column in columns.values()))
+        for name in ("observation_space", "action_space"):
+            with field(name):
+                setattr(self, name, space_json.from_json(head[name], limit))
+        _check_arrays(self.observation_space, self.action_space, table, columns)
         order = np.lexsort((table["episode_id"], table["env_id"]))
         self.table = table = {name: table[name][order] for name in INDEX}
         self.env_ids, self.episode_ids = table["env_id"], table["episode_id"]
         self.env_seeds, self.seeds = table["env_seed"], table["seed"]
         self.lengths, self.returns = table["length"], table["return"]
         self.starts, self.observation_starts = table["start"], table["observation_start"]
-        self.columns: dict[str, Any] = {}
-        for name, column in columns.items():
-            rows = int(spans(name, table)[1].sum())
-            if len(column) < rows:
-                raise ValueError(f"damaged: {name} has {len(column)} rows")
-            self.columns[name] = column[:rows]
+        self.columns: dict[str, Any] = {
+            name: column[: int(spans(name, table)[1].sum())] for name, column in columns.items()
+        }
         columns = self.columns
         self.obs = _tree("observations", self.observation_space, columns)
         self.actions = _tree("actions", self.action_space, columns)
@@ -190,8 +203,13 @@ class Episodes(Sequence[Episode]):
 
     def _infos_of(self, k: int) -> tuple[dict[str, Any], ...]:
         first, size = (int(column[k]) for column in spans("infos", self.table))
-        infos = self.columns["infos"][first : first + size]
-        return tuple(plain_codec.decode(infos.tobytes())) if size else ()
+        if not size:
+            return ()
+        with field(f"{self.place}damaged: infos of episode {k}"):
+            infos = plain_codec.decode(self.columns["infos"][first : first + size].tobytes())
+            is_whole = isinstance(infos, list) and len(infos) == self.lengths[k] + 1
+            require(is_whole and all(type(info) is dict for info in infos), "no list of dicts")
+        return tuple(infos)
 
     def __repr__(self) -> str:
         return f"<{len(self)} episodes, {self.num_steps} steps>"
@@ -233,12 +251,10 @@ def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
 
 def _loaded(path: Path, *, mmap: bool) -> Episodes:
     """The episodes of a file or folder; ValueError with ``path`` if they can't be read."""
-    try:
-        return read_folder(path, mmap=mmap) if path.is_dir() else _read_npz(path)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, TypeError) as error:
-        raise ValueError(f"{path}: damaged: {describe(error)}") from error
+    with field(str(path)):
+        found = read_folder(path, mmap=mmap) if path.is_dir() else _read_npz(path)
+    found.place = f"{path}: "
+    return found
 
 
 def escaped(key: str) -> str:
@@ -267,31 +283,82 @@ def _tree(what: str, space: gym.Space[Any], columns: Mapping[str, Any]) -> Any:
     )
 
 
-def _check_head(head: Mapping[str, Any]) -> None:
-    if head.get("format") != FORMAT:
-        raise ValueError(f"the format is {head.get('format')!r}, not {FORMAT!r}")
-    if head["version"] != VERSION:
-        version = head["version"]
-        raise ValueError(f"version {version} of the format; this package reads {VERSION}")
+def _check_arrays(
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    table: Mapping[str, Any],
+    columns: Mapping[str, Any],
+) -> None:
+    """Check that all arrays are there, fit each other and the spaces, and overlap nowhere."""
+    kinds: dict[str, tuple[Any, Any]] = {
+        name: (shape, dtype)
+        for what, space in (("observations", observation_space), ("actions", action_space))
+        for name, shape, dtype in leaves_of(what, space)
+    }
+    kinds |= {"terminated": ((), bool), "truncated": ((), bool), "infos": ((), np.uint8)}
+    with field("rewards"):
+        kinds["rewards"] = vector = columns["rewards"].shape[1:], np.float64
+    for name in kinds.keys() | columns.keys():
+        with field(name):
+            require(name in kinds or name.startswith("extras/"), "an unknown array")
+            column = columns[name]
+            shape, dtype = kinds.get(name, (column.shape[1:], column.dtype))
+            found = f"has the shape {column.shape} and dtype {column.dtype}"
+            require((column.shape[1:], column.dtype) == (shape, dtype), found)
+            require(column.ndim, found)
+    length = len(table["length"])
+    for name in INDEX:
+        with field(f"episodes/{name}"):
+            column = table[name]
+            shape, dtype = vector if name == "return" else ((), np.int64)
+            found = f"has the shape {column.shape} and dtype {column.dtype}"
+            require((column.shape, column.dtype) == ((length, *shape), dtype), found)
+            least = NO_SEED if name.endswith("seed") else 0
+            require(name == "return" or (column >= least).all(), f"is less than {least}")
+    # The flags first: they have one byte in a row, so no length is beyond the file's size.
+    for name in sorted(columns, key=lambda name: name != "terminated"):
+        starts, counts = spans(name, table)
+        with field(name):
+            rows, total = len(columns[name]), counts.sum(dtype=float)  # it does not wrap around
+            require(total <= rows, f"has {rows} rows, but the episodes have {total:.0f}")
+            order = np.lexsort((counts, starts))
+            ends = np.cumsum(counts[order])
+            require((starts[order] == ends - counts[order]).all(), "rows of episodes overlap")
+
+
+def _check_head(head: Any) -> None:
+    if not isinstance(head, dict) or head.get("format") != FORMAT:
+        raise ValueError(f"the format is not {FORMAT!r}")
+    if head.get("version") != VERSION:
+        version = head.get("version")
+        text = f"version {version!r:.80} of the format; this package reads {VERSION}"
+        raise ValueError(text)
+    for name in ("metadata", "observation_space", "action_space"):
+        require(isinstance(head.get(name), dict), f"damaged: {name} is no object")
 
 
 def read_folder(folder: Path, *, mmap: bool) -> Episodes:
     """The whole episodes of a folder."""
     if not (folder / METADATA).exists():
         raise ValueError("not a folder of episodes: it has no metadata.json")
-    head = json.loads((folder / METADATA).read_text(encoding="utf-8"))
+    with field("damaged"):
+        head = read_json(folder / METADATA)
     _check_head(head)
-    table_file = folder / "episodes.npy"
-    table: Any = np.load(table_file, allow_pickle=False) if table_file.exists() else ()
-    if not len(table):  # killed before the first episode was complete
-        return _no_episodes(head)
-    mode: Any = "r" if mmap else None
-    columns = {
-        unquote(file.name.removesuffix(".npy")): np.load(file, mmap_mode=mode, allow_pickle=False)
-        for file in sorted(folder.glob("*.npy"))
-        if file != table_file
-    }
-    return Episodes(head, table, columns)
+    with field("damaged"):
+        names = {unquote(file.name.removesuffix(".npy")): file for file in folder.glob("*.npy")}
+        index = names.pop("episodes", None)
+        table: Any = () if index is None else _read_npy(index, mmap=False)
+        if not len(table):  # killed before the first episode was complete
+            return _no_episodes(head)
+        return Episodes(
+            head, table, {name: _read_npy(names[name], mmap=mmap) for name in sorted(names)}
+        )
+
+
+def _read_npy(path: Path, *, mmap: bool) -> NDArray[Any]:
+    with open_file(path) as file, field(path.name):
+        size = os.fstat(file.fileno()).st_size
+        return read_array(file, size, mmap=mmap, structured=path.name == "episodes.npy")
 
 
 def _no_episodes(head: dict[str, Any]) -> Episodes:
@@ -301,16 +368,19 @@ def _no_episodes(head: dict[str, Any]) -> Episodes:
         space = space_json.from_json(head[f"{what[:-1]}_space"])
         for name, shape, dtype in leaves_of(what, space):
             columns[name] = np.empty((0, *shape), dtype)
-    return Episodes(head, {name: np.empty(0, np.int64) for name in INDEX}, columns)
+    table: dict[str, Any] = {name: np.empty(0, np.int64) for name in INDEX}
+    return Episodes(head, {**table, "return": np.empty(0)}, columns)
 
 
 def _read_npz(path: Path) -> Episodes:
-    if path.exists() and not zipfile.is_zipfile(path):
-        raise ValueError("not a file of episodes: no .npz, and no folder")
-    with np.load(path, allow_pickle=False) as file:
-        if "metadata" not in file:
-            raise ValueError("not a file of episodes: it has no metadata")
-        head = json.loads(str(file["metadata"]))
-        _check_head(head)
-        columns = {name: file[name] for name in file if name != "metadata"}
-    return Episodes(head, {name: columns.pop(f"episodes/{name}") for name in INDEX}, columns)
+    with open_file(path) as file:
+        is_archive = zipfile.is_zipfile(file)
+    require(is_archive, "not a file of episodes: no .npz, and no folder")
+    with field("damaged"):
+        columns = read_archive(path)
+    require("metadata" in columns, "not a file of episodes: it has no metadata")
+    with field("damaged"), field("metadata"):
+        head = json.loads(text_of(columns.pop("metadata")))
+    _check_head(head)
+    with field("damaged"):
+        return Episodes(head, {name: columns.pop(f"episodes/{name}") for name in INDEX}, columns)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+
+from envpool_py.record.untrusted import LEAST_LIMIT, checked_size, require
 
 #: By kind of space, the arguments of its constructor, which are attributes of the space as well.
 _ARGUMENTS: dict[type[gym.Space[Any]], tuple[str, ...]] = {
@@ -18,6 +21,7 @@ _ARGUMENTS: dict[type[gym.Space[Any]], tuple[str, ...]] = {
 #: But this one has another name there.
 _ATTRIBUTES = {"charset": "characters"}
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in _ARGUMENTS}
+_DTYPE = re.compile(r"bool|(u?int|float)[0-9]+|[<>|]?[biuf][0-9]+")
 
 
 def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
@@ -44,24 +48,47 @@ def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
     )
 
 
-def from_json(data: dict[str, Any]) -> gym.Space[Any]:
-    """The space that ``to_json`` wrote; ValueError if it is no such space."""
+def from_json(data: dict[str, Any], limit: int = LEAST_LIMIT) -> gym.Space[Any]:
+    """The space that ``to_json`` wrote; ValueError if it is no such space.
+
+    ``limit``: the most bytes that its values have together.
+    """
+    space, _ = _space_of(data, limit)
+    return space
+
+
+def _space_of(data: dict[str, Any], limit: int) -> tuple[gym.Space[Any], int]:
+    """The space, and what it leaves of the limit."""
     arguments = {key: value for key, value in data.items() if key != "type"}
     kind = data["type"]
-    if kind == "Dict":
-        return gym.spaces.Dict([(key, from_json(part)) for key, part in data["spaces"]])
-    if kind == "Tuple":
-        return gym.spaces.Tuple([from_json(part) for part in data["spaces"]])
-    if kind not in _KINDS:
-        raise ValueError(f"unknown type of space: {kind!r}")
+    if kind in ("Dict", "Tuple"):
+        parts: list[Any] = []
+        for part in data["spaces"]:
+            key, own = part if kind == "Dict" else (None, part)
+            space, limit = _space_of(own, limit)
+            require(kind == "Tuple" or type(key) is str, f"the key {key!r:.80} of a Dict")
+            parts.append((key, space) if kind == "Dict" else space)
+        return getattr(gym.spaces, kind)(parts), limit
+    require(kind in _KINDS, f"unknown type of space: {kind!r:.80}")
+    missing = set(_ARGUMENTS[_KINDS[kind]]) ^ arguments.keys()
+    require(not missing, f"a {kind} without, or with, {sorted(missing)!s:.80}")
+    shape = arguments.get("shape", ())
+    dtype: np.dtype[Any] = np.dtype(np.int64)
     if "dtype" in arguments:
-        arguments["dtype"] = np.dtype(arguments["dtype"]).type
+        known = _DTYPE.fullmatch(arguments["dtype"])
+        require(known, f"the dtype {arguments['dtype']!r:.80} of a {kind}")
+        dtype = np.dtype(arguments["dtype"])
+        arguments["dtype"] = dtype.type
+    if kind in ("MultiBinary", "Text"):
+        name = "n" if kind == "MultiBinary" else "max_length"
+        n = arguments[name]
+        shape, dtype = n if isinstance(n, list) else [n], np.dtype(np.int8 if name == "n" else "U1")
+    limit -= checked_size(dtype, shape, limit)
     if kind == "Box":
-        shape = arguments["shape"] = tuple(arguments["shape"])
+        arguments["shape"] = tuple(shape)
         for bound in ("low", "high"):
-            arguments[bound] = np.full(shape, arguments[bound], arguments["dtype"])
-    space: gym.Space[Any] = _KINDS[kind](**arguments)
-    return space
+            arguments[bound] = np.full(arguments["shape"], arguments[bound], dtype)
+    return _KINDS[kind](**arguments), limit
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 
 from envpool_py.env import spaces
@@ -37,7 +38,10 @@ CHEAP = 100e-6
 
 
 class Probe(NamedTuple):
-    """The times of an env in seconds; ``wall`` and ``cpu``: per step, resets included."""
+    """The times of an env in seconds; ``wall`` and ``cpu``: per step, resets included.
+
+    ``disturbed``: two of these envs can't share a process, see ``disturb``.
+    """
 
     wall: float
     cpu: float
@@ -46,6 +50,7 @@ class Probe(NamedTuple):
     resets_per_step: float = 0.0
     reset_mean: float = 0.0
     obs_bytes: int = 0
+    disturbed: bool = False
 
     @property
     def waits(self) -> bool:
@@ -53,25 +58,42 @@ class Probe(NamedTuple):
         return self.cpu < BUSY * self.wall
 
 
-def probe(env_fn: Callable[[], Any], context: Any = None, seconds: float = PROBE_SECONDS) -> Probe:
+def probe(
+    env_fn: Callable[[], Any],
+    context: Any = None,
+    seconds: float = PROBE_SECONDS,
+    num_envs: int = 1,
+) -> Probe:
     """Step one throw-away env with random actions for ``seconds``, in a separate process.
 
     No env of a pool is used. If ``env_fn`` raises, this raises ``EnvError``. An env that ends its
     process, or takes too long, counts as one that waits, so that it gets its own process. Where
     there can be no worker process, a thread steps the env.
+
+    If more than one of ``num_envs`` may share a process, a second env is made there, to find
+    whether they disturb each other.
     """
     make = ThreadEnvWorker if obstacle() else partial(SubprocEnvWorker, context=context)
-    with contextlib.closing(make(env_fn)) as worker:
+    with contextlib.closing(make(partial(_make, env_fn))) as worker:
         assert worker.process is not None  # noqa: S101 - starts it; raises the error of env_fn
         try:
-            return Probe(*worker.request("apply", _measure, seconds))
+            measured = Probe(*worker.request("apply", _measure, seconds))
         except WorkerDiedError:
             return Probe(wall=1.0, cpu=0.0)
+        if num_envs > 1 and not measured.waits and not obstacle():
+            num_steps = max(2, int(PROBE_SECONDS / max(measured.wall, 5e-3)))
+            try:
+                disturbed = worker.request("apply", _disturbed, num_steps)
+            except WorkerDiedError:  # of a simulator that starts once in a process
+                disturbed = True
+            measured = measured._replace(disturbed=disturbed)
+        return measured
 
 
 def choose_processes(measured: Probe, num_envs: int) -> int:
-    """Return one process per core if a step uses the CPU, one per env if it mostly waits."""
-    return num_envs if measured.waits else min(num_envs, len(usable_cores()))
+    """Return one process per core, but one per env if a step mostly waits or envs disturb."""
+    alone = measured.waits or measured.disturbed
+    return num_envs if alone else min(num_envs, len(usable_cores()))
 
 
 def choose(
@@ -83,14 +105,72 @@ def choose(
     ``may_share``: the caller may step a share of the envs.
     """
     step, processes = measured.wall, choose_processes(measured, num_envs)
-    cheap = step < CHEAP and not measured.waits
+    cheap = step < CHEAP and not (measured.waits or measured.disturbed)
     shared = cheap and processes > 1 and may_share and not needed
     overhead = SHARED_OVERHEAD if shared else OVERHEAD
     longest = -(-num_envs // processes) * step + overhead  # of the process with the most envs
     faster = num_envs > 1 if measured.waits else longest < num_envs * step
-    if faster or needed:
+    if faster or needed or (measured.disturbed and num_envs > 1):
         return "shmem", processes - shared, shared
     return "dummy", None, False
+
+
+def disturb(env: Any, other: Any, num_steps: int = 20) -> bool:
+    """Whether steps of ``other`` in between change what ``env`` returns, or make it raise.
+
+    Envs do that which share state in their module, or a device. False if already two equal runs of
+    ``env`` alone differ, or raise: then nothing can be said.
+    """
+    try:
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(num_steps)]
+        alone = _results(env, None, actions)
+        if alone != _results(env, None, actions):
+            return False
+    except Exception:  # noqa: BLE001 - whatever the env raises
+        return False
+    try:
+        return alone != _results(env, other, actions)
+    except Exception:  # noqa: BLE001 - because of the other
+        return True
+
+
+def _results(env: Any, other: Any, actions: list[Any]) -> list[bytes]:
+    """Return the pickled results of a reset and steps of ``env``; ``other`` is stepped in turn."""
+    results = [cloudpickle.dumps(env.reset(seed=0)[0])]
+    if other is not None:
+        other.reset(seed=1)
+    for action in actions:
+        *values, _ = env.step(action)
+        results.append(cloudpickle.dumps(values))
+        if values[2] or values[3]:
+            break
+        if other is not None and any(other.step(other.action_space.sample())[2:4]):
+            other.reset()
+    return results
+
+
+#: In the process of a throw-away env, the function that made it.
+_made_by: list[Callable[[], Any]] = []
+
+
+def _make(env_fn: Callable[[], Any]) -> Any:
+    _made_by[:] = [env_fn]
+    return env_fn()
+
+
+def _disturbed(env: Any, num_steps: int) -> bool:
+    """Whether a second env disturbs this one; a hang ends the process."""
+    signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)
+    try:
+        other = _made_by[0]()
+    except Exception:  # noqa: BLE001 - it starts once in a process
+        return True
+    found = disturb(env, other, num_steps)
+    with contextlib.suppress(Exception):
+        other.close()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return found
 
 
 def _measure(env: Any, seconds: float) -> tuple[float, ...]:

@@ -47,21 +47,21 @@ def make(
         num_envs: the number of envs.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"thread"``, ``"ray"`` (actors in
             place of processes), or ``"auto"``: shared memory, or no processes if the envs are so
-            few and cheap that this is faster and no option needs processes, as
-            ``on_error="restart"`` does. On Windows and in a daemonic process, such as a torch
+            few and cheap that this is faster and no option needs processes, as ``context`` and
+            ``on_error="restart"`` do. On Windows and in a daemonic process, such as a torch
             DataLoader worker: threads if a step mostly waits, else no threads either.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             separate process: one process per core if a step uses the CPU, one per env if it mostly
-            waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and batches are
-            whole, the caller steps the envs of one process, as with ``caller_steps=True``, unless
-            you pass ``caller_steps=False`` or an option for handling faults.
+            waits, or if two envs in one process disturb each other. If ``backend`` is ``"auto"``
+            too, a step takes less than 0.1 ms and batches are whole, the caller steps the envs of
+            one process, as with ``caller_steps=True``, unless you pass ``caller_steps=False``,
+            ``context`` or an option for handling faults.
         num_threads: as in ``ThreadVectorEnv``, with ``backend="thread"``.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
         wrappers: applied to every env; the first is the innermost.
-        context: the start method of the processes, if there are any; ``start_method`` is another
-            name for it.
+        context: the start method of the processes; ``start_method`` is another name for it.
         autoreset_mode: ``"same_step"``: the row that ends an episode has the first observation of
             the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
             ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
@@ -102,10 +102,11 @@ def make(
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.
         partial = wait_num < num_envs or timeout is not None
+        needed = faults or partial or context is not None or not OF_PROCESSES.isdisjoint(given)
         backend, num_processes, caller_steps = backend_choice.choose(
-            backend_choice.probe(env_fn, context),
+            backend_choice.probe(env_fn, context, num_envs=num_envs),
             num_envs,
-            needed=faults or partial or not OF_PROCESSES.isdisjoint(given),
+            needed=needed,
             may_share=RecoveryOptions.__annotations__.keys().isdisjoint(options),
         )
         cls = pool_class(backend)

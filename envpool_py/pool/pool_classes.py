@@ -67,7 +67,7 @@ class ShmemVectorEnv(BaseVectorEnv):
         env_fns = arguments.check_env_fns(env_fns)
         count: Any = arguments.check_num_processes(num_processes)
         if count == "auto":
-            measured = backend_choice.probe(env_fns[0], context)
+            measured = backend_choice.probe(env_fns[0], context, num_envs=len(env_fns))
             count = backend_choice.choose_processes(measured, len(env_fns))
         worker_fn = functools.partial(self._worker_class, context=context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +18,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from envpool_py.record.untrusted import KINDS, check_values, checked_size
+
 #: The deepest nesting that is encoded.
 MAX_DEPTH = 100
 
-# Dtypes of numbers, strings and dates: no objects and no structured dtypes.
-_KINDS = "biufcSUMm"
-_DTYPE = re.compile(rf"[<>|][{_KINDS}][0-9]*(\[[0-9]*[A-Za-z]+\])?")
+_DTYPE = re.compile(rf"[<>|][{KINDS}][0-9]*(\[[0-9]*[A-Za-z]+\])?")
 _to_text = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 _SEQUENCES = {tuple: "tuple", gym.spaces.GraphInstance: "graph"}
 _BUILD: dict[str, Callable[[list[Any]], Any]] = {
@@ -62,7 +61,7 @@ def _to_json(value: Any, arrays: list[bytes], depth: int) -> Any:
         parts = [_to_json(part, arrays, depth + 1) for part in value]
         return parts if kind is list else {_SEQUENCES[kind]: parts}
     is_array = kind is np.ndarray
-    if (is_array or isinstance(value, np.generic)) and value.dtype.kind in _KINDS:
+    if (is_array or isinstance(value, np.generic)) and value.dtype.kind in KINDS:
         arrays.append(value.tobytes())
         return {"array" if is_array else "scalar": [value.dtype.str, value.shape]}
     raise TypeError(f"it holds a {kind.__name__}")
@@ -73,30 +72,31 @@ def decode(data: bytes) -> Any:
     text, newline, rest = data.partition(b"\n")
     arrays = io.BytesIO(rest)
     try:
-        value = _from_json(json.loads(text), arrays)
-    except RecursionError:
-        raise ValueError("no plain value: nested too deeply") from None
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        value = _from_json(json.loads(text), arrays, 0)
+    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"no plain value: {error}") from error
     if not newline or arrays.read(1):
         raise ValueError("no plain value: the data is cut off, or bytes are left over")
     return value
 
 
-def _from_json(value: Any, arrays: io.BytesIO) -> Any:
+def _from_json(value: Any, arrays: io.BytesIO, depth: int) -> Any:
+    if depth > MAX_DEPTH + 2:  # of the sizes in the shape of an array
+        raise ValueError("nested too deeply")
     if type(value) is list:
-        return [_from_json(part, arrays) for part in value]
+        return [_from_json(part, arrays, depth + 1) for part in value]
     if type(value) is not dict:
         return value
     ((kind, inner),) = value.items()
     if kind == "bytes":
-        return inner.encode("latin-1")
-    parts = _from_json(inner, arrays)
+        return str.encode(inner, "latin-1")
+    parts = _from_json(inner, arrays, depth)
     if kind in _BUILD:
         return _BUILD[kind](parts)
     if kind not in ("array", "scalar") or not _DTYPE.fullmatch(parts[0]):
-        raise ValueError(f"unknown type {kind!r}")
+        raise ValueError(f"unknown type {kind!r:.80}")
     dtype, shape = np.dtype(parts[0]), parts[1]
-    raw = arrays.read(dtype.itemsize * math.prod(shape))
-    array: Any = np.ndarray(shape, dtype, raw).copy()
+    size = checked_size(dtype, shape, len(arrays.getbuffer()) - arrays.tell())
+    array: Any = np.ndarray(shape, dtype, arrays.read(size)).copy()
+    check_values(array)
     return array if kind == "array" else array[()]

@@ -1,9 +1,8 @@
 """Read pickles of ``VecNormalize`` without running code of the file.
 
 A pickle is a program that may call anything that it can name, and that may change whatever it can
-name. Here it can name what makes NumPy's arrays, whose types cannot be changed. Every other class
-or function of a ``VecNormalize`` is replaced by a new class, whose instances hold their state and
-do nothing.
+name. Here every class and function that it names is replaced by a new class, whose instances hold
+their state and do nothing, or make an array or a number out of values that were checked.
 """
 
 from __future__ import annotations
@@ -11,27 +10,30 @@ from __future__ import annotations
 import functools
 import io
 import pickle
+import pickletools
 import re
+from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-#: Types and functions in C: a pickle may call them, and cannot set their attributes. Old protocols
-#: have the module names of Python 2, and NumPy has renamed numpy.core.
-_BUILT_IN = re.compile(
-    r"(builtins|__builtin__)\.(object|bytes|bytearray|set|frozenset|slice)"
-    r"| collections\.OrderedDict"
-    r"| _codecs\.encode"
-    r"| numpy\.(_?core\.)?(dtype|ndarray|multiarray\.(_reconstruct|scalar))"
-    r"| numpy\.(bool_?|u?int\d+|float\d+)",
-    re.VERBOSE,
-)
+from envpool_py.record.untrusted import check_values, checked_size, field, open_file, require
+
 #: Modules of what Stable-Baselines3, its predecessor and we have in a ``VecNormalize``.
 _OWNERS = ("envpool_py.sb3.", "stable_baselines3.common.", "stable_baselines.common.")
 _PARTS = (*_OWNERS, "gym.spaces.", "gymnasium.spaces.", "gym.utils.", "gymnasium.utils.", "numpy.")
+#: Further built-in types that occur in one. Old protocols have the module names of Python 2.
+_BUILT_IN = re.compile(r"(builtins|__builtin__)\.(object|bytearray|set|frozenset|slice)")
+_DTYPE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248]|f16)")
+#: More than a ``VecNormalize`` has. A dict hashes its keys, tuples within tuples, without a limit.
+_MAX_OPCODES, _MAX_TUPLES = 200_000, 10_000
+
+
+class DamagedFileError(pickle.UnpicklingError, ValueError):
+    """A file of a ``VecNormalize`` is damaged, or is none."""
 
 
 class Part:
@@ -49,20 +51,100 @@ class Part:
             vars(self).update({str(key): value for key, value in state.items()})
 
 
+class _Dtype(Part):
+    """A dtype: its code, and the byte order that its state names."""
+
+    def __init__(self, code: Any = "", *_: Any) -> None:
+        self.code, self.order = code, "="
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = state[1]
+
+    def real(self) -> np.dtype[Any]:
+        order = "=" if self.order == "|" else self.order
+        known = type(self.code) is str and _DTYPE.fullmatch(self.code) and order in tuple("<>=")
+        require(known, f"the dtype {self.code!r:.80} is not supported")
+        found: np.dtype[Any] = np.dtype(self.code).newbyteorder(order)
+        return found
+
+
+class _Array(Part):
+    """An array, which is made when its state is set."""
+
+    values: NDArray[Any]
+
+    def __setstate__(self, state: Any) -> None:
+        """Keep the values; an array of objects, as ``low_repr`` of a space may be, has none."""
+        _, shape, dtype, is_fortran, data = state
+        if isinstance(data, (bytes, bytearray)):
+            self.values = _values(data, dtype, shape, "F" if is_fortran else "C")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.values, dtype)
+
+
+def _values(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+    real = dtype.real()
+    require(checked_size(real, shape, len(data)) == len(data), "an array of another size")
+    values: NDArray[Any] = np.ndarray(shape, real, bytes(data), order=order).copy()
+    check_values(values)
+    return values
+
+
+def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any, *_: Any) -> _Array:
+    found = _Array()
+    found.values = _values(data, dtype, shape, order)
+    return found
+
+
+def _scalar(dtype: Any, data: Any) -> Any:
+    return _values(data, dtype, (), "C").item()
+
+
+def _encode(text: Any, encoding: Any = "latin1") -> bytes:
+    """How old protocols write bytes."""
+    require(encoding in ("latin1", "latin-1"), f"the encoding {encoding!r:.80} of bytes")
+    return str.encode(text, "latin-1")
+
+
+#: Functions of a pickle by their names, without the module of NumPy, which has changed.
+_FUNCTIONS: dict[str, Any] = {
+    "_codecs.encode": _encode,
+    "copyreg._reconstructor": lambda cls, *_: cls(),
+    "copy_reg._reconstructor": lambda cls, *_: cls(),
+    "builtins.bytes": lambda: b"",
+    "__builtin__.bytes": lambda: b"",
+    "numpy.multiarray._reconstruct": lambda *_: _Array(),
+    "numpy.multiarray.scalar": _scalar,
+    "numpy.numeric._frombuffer": _from_buffer,
+}
+
+
 def parts_of(path: Path) -> Any:
-    """The value of a pickle, with a ``Part`` for each object that is no array.
+    """The value of a pickle, with a ``Part`` for each object.
 
     Raises:
         OSError: the file can't be read.
-        pickle.UnpicklingError: it is no pickle, or names what is no part of a VecNormalize.
+        DamagedFileError: it is no pickle, or names what is no part of a VecNormalize.
     """
-    file = io.BytesIO(path.read_bytes())
     try:
-        return _Unpickler(file).load()
-    except pickle.UnpicklingError as error:
-        raise pickle.UnpicklingError(f"{path}: {error}") from None
-    except Exception as error:  # of a file that is no pickle, or of a crafted one
-        raise pickle.UnpicklingError(f"{path}: damaged: {error}") from error
+        with open_file(path) as file:
+            data = file.read()
+        with field("damaged"):
+            _check_opcodes(data)
+            return _Unpickler(io.BytesIO(data)).load()
+    except ValueError as error:
+        raise DamagedFileError(f"{path}: {error}") from error
+
+
+def _check_opcodes(data: bytes) -> None:
+    """Refuse what would take much memory, or could end the process, before anything is made."""
+    num_tuples = 0
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        num_tuples += "TUPLE" in opcode.name
+        require(number < _MAX_OPCODES and num_tuples <= _MAX_TUPLES, "too many values")
+        place = int(argument or 0) if "PUT" in opcode.name else 0
+        require(place <= len(data), "a place in the memo beyond the file")
 
 
 def trust(path: Path) -> Any:
@@ -80,23 +162,23 @@ class _Trusting(pickle.Unpickler):
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self._classes: dict[str, type[Part]] = {}
+
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
-        if _BUILT_IN.fullmatch(full):
-            return super().find_class(module, name)
-        if full in ("copyreg._reconstructor", "copy_reg._reconstructor"):
-            return lambda cls, _, __: cls()
-        if full.endswith(".numeric._frombuffer") and full.startswith("numpy."):
-            return functools.partial(_from_buffer)  # a new one: its attributes can be set
-        if full.startswith(_PARTS):
-            return type("Part", (Part,), {"name": full})
-        raise pickle.UnpicklingError(
-            f"it names {full}, which is no part of a VecNormalize; trusted=True reads the"
-            " file nevertheless, and runs its code"
-        )
-
-
-def _from_buffer(
-    data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, *_: Any
-) -> NDArray[Any]:
-    return np.frombuffer(data, dtype).reshape(shape, order=order).copy()
+        if full == "collections.OrderedDict":
+            return OrderedDict  # in C: it cannot be changed
+        short = re.sub(r"^numpy\.(_?core\.)?", "numpy.", full)
+        if short in _FUNCTIONS:
+            return functools.partial(_FUNCTIONS[short])  # a new one: its attributes can be set
+        if not (full.startswith(_PARTS) or _BUILT_IN.fullmatch(full)):
+            raise ValueError(
+                f"it names {full!r:.200}, which is no part of a VecNormalize; trusted=True reads"
+                " the file nevertheless, and runs its code"
+            )
+        base = {"numpy.dtype": _Dtype}.get(short, Part)
+        if full not in self._classes:
+            self._classes[full] = type("Part", (base,), {"name": full})
+        return self._classes[full]

@@ -54,7 +54,8 @@ def long_error(_):
 
 MAKING, EPISODE, GENERATORS = "making envs", "a whole episode", "global generators"
 STAGES = [MAKING, "spaces", "training", "options", EPISODE, "seeds"]
-STAGES += [GENERATORS, "rendering", "closing"]
+BESIDE = "two at once"
+STAGES += [GENERATORS, "rendering", BESIDE, "closing"]
 
 MASKED = changed(step=only_one, action_masks=lambda _: np.array([False, True]))
 LOCK, ENV = threading.Lock(), Good()
@@ -80,6 +81,11 @@ WARNINGS = [
     ([LOCKED], EPISODE, r"step\(\) number 1: .* can't be sent from a worker"),
     ([changed(metadata={})], "rendering", "metadata has no render_modes"),
     ([LOPSIDED], "training", "action_space: from -2 to 1"),
+    (
+        [envs.SharingEnv] * 2,
+        BESIDE,
+        "env 1, stepped in turn with env 0, changes what env 0 returns",
+    ),
     ([lambda: LOCK and Good()], MAKING, "env_fn can't be sent to a process: TypeError"),
 ]
 ERRORS = [

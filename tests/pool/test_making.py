@@ -81,7 +81,7 @@ def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path):
 def two_cores(monkeypatch, measured):
     """Have two cores, and every env measured as this."""
     monkeypatch.setattr(backend_choice, "usable_cores", lambda: [0, 1])
-    monkeypatch.setattr(backend_choice, "probe", lambda *_: measured)
+    monkeypatch.setattr(backend_choice, "probe", lambda *_, **__: measured)
 
 
 SHARE, NONE = ("shmem", 1, True), ("dummy", None, False)
@@ -91,6 +91,9 @@ CHOICES = [
     (CHEAP, 64, SHARE),
     (CHEAP, 1, NONE),  # there is nothing to share
     (BUSY, 16, ("shmem", 2, False)),  # isolation costs it nothing
+    (CHEAP._replace(disturbed=True), 64, ("shmem", 64, False)),
+    (CHEAP._replace(disturbed=True), 2, ("shmem", 2, False)),
+    (CHEAP._replace(disturbed=True), 1, NONE),
     (backend_choice.Probe(5e-5, 1e-6), 64, ("shmem", 64, False)),  # waits
 ]
 
@@ -99,7 +102,9 @@ CHOICES = [
 def test_the_choice(measured, num_envs, expected, monkeypatch):
     two_cores(monkeypatch, measured)
     assert backend_choice.choose(measured, num_envs) == expected
-    if not measured.waits:  # on one core nothing can be done at the same time
+    if not (
+        measured.waits or measured.disturbed
+    ):  # on one core nothing can be done at the same time
         monkeypatch.setattr(backend_choice, "usable_cores", lambda: [0])
         assert backend_choice.choose(measured, num_envs) == NONE
 
@@ -131,8 +136,7 @@ MADE = [
 @pytest.mark.parametrize(("measured", "options", "expected"), MADE, ids=str)
 def test_what_make_chooses(measured, options, expected, monkeypatch):
     two_cores(monkeypatch, measured)
-    context = {} if "backend" in options else {"context": "fork"}
-    with make(CountingEnv, **{"num_envs": 64, **options}, **context) as pool:
+    with make(CountingEnv, **{"num_envs": 64, **options}) as pool:
         shown = repr(pool)
         for text in (LEFT_OUT, ", context='fork'", ", on_error='restart'"):
             shown = shown.replace(text, "")
@@ -330,3 +334,20 @@ REFUSAL += "; use ThreadVectorEnv or DummyVectorEnv"
 def test_a_platform_without_worker_processes(tmp_path):
     printed = run_python("-c", HIDE + USE, f"{tmp_path}/record", env={"PATH": ""})
     assert [bool(re.fullmatch(REFUSAL, line)) for line in printed.splitlines()] == [True] * 5
+
+
+@pytest.mark.parametrize("env", [envs.SharingEnv, envs.OnceEnv, envs.DiesTwiceEnv])
+@pytest.mark.parametrize("how", ["make", "auto"])
+def test_envs_that_disturb_each_other_get_a_process_each(env, how):
+    if how == "make":
+        pool = make(env, 3, autoreset_mode=None)
+    else:
+        pool = ShmemVectorEnv([env] * 3, num_processes="auto")
+    with pool:
+        assert len({worker.process.pid for worker in pool.workers}) == 3
+        pool.reset(seed=1)
+        for step in (1, 2):
+            obs = pool.step([0] * 3)[0]
+            assert [int(row[0]) for row in obs] == [step] * 3
+    with make(CountingEnv, 2, context="fork") as pool:  # the start method of processes
+        assert isinstance(pool, ShmemVectorEnv)

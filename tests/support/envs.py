@@ -557,3 +557,48 @@ class LedgerEnv(CountEnv):
         obs, _, *flags, _ = super().step(action)
         place = self.tag * 100.0 + self.t
         return obs, place + 0.25 * self.action, *flags, {"place": place}
+
+
+class SharingEnv(gym.Env):
+    """Counts its steps in its class, as old simulators do: a second env disturbs the first."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    render_mode = None
+    t = 0
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0, 1000, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        SharingEnv.t = 0
+        self.start = self.np_random.random()
+        return np.array([self.start], np.float32), {}
+
+    def step(self, action):
+        del action
+        SharingEnv.t += 1
+        return np.array([self.start + self.t], np.float32), 1.0, self.t >= 30, False, {}
+
+
+class OnceEnv(SharingEnv):
+    """Starts once in a process."""
+
+    started = False
+
+    def __init__(self):
+        super().__init__()
+        if OnceEnv.started:
+            raise RuntimeError("already started")
+        OnceEnv.started = True
+
+
+class DiesTwiceEnv(OnceEnv):
+    """Ends its process when it is started there again."""
+
+    def __init__(self):
+        try:
+            super().__init__()
+        except RuntimeError:
+            os._exit(3)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.env.spaces import map_tree, snapshot
+from envpool_py.record import untrusted
+from envpool_py.record.untrusted import field, open_file, read_archive, text_of
 from envpool_py.sb3.common.preprocessing import is_image_space
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
 from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
 from envpool_py.sb3.registration import register_if_imported
-from envpool_py.sb3.unpickling import Part, parts_of, trust
+from envpool_py.sb3.unpickling import DamagedFileError, Part, parts_of, trust
 
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
 _SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
 _SETTINGS += ["norm_obs_keys"]
-_PLAIN = (bool, int, float, list, np.generic, type(None))
 #: The attributes of a ``RunningMeanStd``.
 _MOMENTS = ("mean", "var", "count")
 #: What is not saved, because it is of the wrapped VecEnv. The last two Stable-Baselines3 has.
@@ -229,25 +232,20 @@ class VecNormalize(ObservationWrapper):
         """Read a file that ``save`` wrote, ours or Stable-Baselines3's, and wrap ``venv``.
 
         No code of the file is run, and nothing outside the result is changed; with ``trusted`` a
-        pickle may hold a subclass, and run any code. UnpicklingError or KeyError if the file holds
+        pickle may hold a subclass, and run any code. ValueError if the file is damaged or holds
         something else, UnsuitableEnvError if the observations have another shape.
         """
         path = Path(load_path)
-        if zipfile.is_zipfile(path):
-            with np.load(path, allow_pickle=False) as arrays:
-                settings = json.loads(str(arrays["settings"]))
-                numbers = range(sum(name.startswith("mean") for name in arrays))
-                statistics = [
-                    _statistics_of(*(arrays[f"{name}{k}"] for name in _MOMENTS)) for k in numbers
-                ]
-        elif trusted:
+        with open_file(path) as file:
+            is_archive = zipfile.is_zipfile(file)
+        if trusted and not is_archive:
             loaded = trust(path)
             if not isinstance(loaded, VecNormalize):
-                raise pickle.UnpicklingError(f"{path}: holds a {type(loaded)}, no VecNormalize")
+                raise DamagedFileError(f"{path}: holds a {type(loaded)}, no VecNormalize")
             loaded.set_venv(venv)
             return loaded
-        else:
-            settings, statistics = _of_pickle(path)
+        with field(f"{path}: damaged") if is_archive else nullcontext():
+            settings, statistics = (_of_archive if is_archive else _of_pickle)(path)
         # Statistics of observations are kept while norm_obs is False.
         has_obs = len(statistics) > 1
         loaded = VecNormalize(venv, **{**settings, "norm_obs": has_obs})
@@ -271,28 +269,57 @@ def _statistics_in(state: Mapping[str, Any]) -> list[Any]:
     return [state.get("ret_rms"), *obs]
 
 
+def _of_archive(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
+    """The settings and the statistics of an .npz file."""
+    arrays = read_archive(path)
+    with field("settings"):
+        settings = json.loads(text_of(arrays["settings"]))
+    numbers = range(sum(name.startswith("mean") for name in arrays))
+    statistics = [_statistics_of(*(arrays[f"{name}{k}"] for name in _MOMENTS)) for k in numbers]
+    return _checked(settings), statistics
+
+
 def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
     """The settings and the statistics of a pickle, without running its code."""
     found = parts_of(path)
-    if not isinstance(found, Part) or not found.name.endswith(".VecNormalize"):
-        raise pickle.UnpicklingError(f"{path}: holds a {type(found)}, no VecNormalize")
-    state = vars(found)
-    settings = {name: state[name] for name in _SETTINGS if name in state}
-    if not all(isinstance(value, _PLAIN) for value in settings.values()):
-        raise pickle.UnpicklingError(f"{path}: a setting is no number: {settings}")
-    return settings, [
-        _statistics_of(*(getattr(part, name, None) for name in _MOMENTS))
-        for part in _statistics_in(state)
-    ]
+    try:
+        with field(str(path)):
+            is_ours = isinstance(found, Part) and found.name.endswith(".VecNormalize")
+            untrusted.require(is_ours, f"holds a {type(found).__name__}, no VecNormalize")
+            state = vars(found)
+            statistics = [
+                _statistics_of(*(getattr(part, name, None) for name in _MOMENTS))
+                for part in _statistics_in(state)
+            ]
+            return _checked({name: state[name] for name in _SETTINGS if name in state}), statistics
+    except ValueError as error:
+        raise DamagedFileError(str(error)) from error
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a file."""
+    for name, value in settings.items():
+        if name in ("training", "norm_obs", "norm_reward"):
+            known = type(value) is bool
+        elif name == "norm_obs_keys":
+            known = value is None or (
+                type(value) is list and all(type(key) is str for key in value)
+            )
+        else:
+            is_small = type(value) is int and abs(value) <= sys.float_info.max
+            known = name in _SETTINGS and (is_small or type(value) is float)
+        untrusted.require(known, f"{name:.80}: no setting, or of a wrong type")
+    return settings
 
 
 def _statistics_of(mean: Any, var: Any, count: Any) -> RunningMeanStd:
     found = RunningMeanStd()
-    try:
-        found.mean, found.var = np.array(mean, np.float64), np.array(var, np.float64)
-        found.count = float(count)
-    except (TypeError, ValueError) as error:
-        raise pickle.UnpicklingError(f"the statistics are no numbers: {error}") from None
+    with field("statistics"):
+        arrays = [np.array(moment) for moment in (mean, var, count)]
+        untrusted.require(all(a.dtype.kind in "biuf" for a in arrays), "no real numbers")
+        found.mean, found.var = (array.astype(np.float64) for array in arrays[:2])
+        found.count = float(arrays[2])
+        untrusted.require(found.mean.shape == found.var.shape, "mean and var differ in shape")
     return found
 
 

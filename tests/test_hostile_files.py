@@ -1,0 +1,158 @@
+"""No damaged or hostile file crashes, hangs or fills the memory: every field, every reader.
+
+Each test reads a part of its corpus. ``python -m tests.test_hostile_files`` reads all of it.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from envpool_py import DummyVectorEnv
+from envpool_py.collector import AsyncCollector, RandomPolicy, save
+from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
+from envpool_py.sb3.common.vec_env.vec_normalize import VecNormalize
+from tests.record.runs import Run
+from tests.support import envs, hostile_files
+from tests.support.helpers import ROOT
+from tests.support.hostile_reader import ENV_FNS, STATISTICS_ENV
+
+PART = 12
+"""A test reads the first files of a corpus, and of the others one of so many."""
+
+
+def read_all(reader, files):
+    """Read files in one process with limits; return the outcome by the name of the file."""
+    command = [sys.executable, "-m", "tests.support.hostile_reader", reader, *map(str, files)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    outcomes = dict(map(json.loads, done.stdout.splitlines()))
+    last = files[min(len(outcomes), len(files) - 1)].name
+    assert done.returncode == 0, f"{reader}: {last}: {done.returncode} {done.stderr[-2000:]}"
+    return outcomes
+
+
+def check(folder, corpus, readers, part, free):
+    """Read the corpus: each file is refused with its name, or read; those that match ``free``."""
+    names, files = {}, []
+    for number, (name, data) in enumerate(corpus):
+        if number % part == 0 or number < 30:
+            files.append(folder / f"{number}.npz")
+            files[-1].write_bytes(data)
+            names[files[-1].name] = name
+    assert len(files) >= 40
+    for reader in readers:
+        for file, outcome in read_all(reader, files).items():
+            name = names[file]
+            assert outcome in ("read", "refused"), f"{reader}: {name}: {outcome}"
+            assert outcome == "refused" or re.match(free, name), f"{reader}: {name} is not refused"
+
+
+def make_episodes():
+    """Return episodes with nested spaces, infos and extras, and the two spaces."""
+    with DummyVectorEnv([partial(envs.SpaceEnv, tag, "nested") for tag in range(2)]) as pool:
+        random = RandomPolicy(pool, 0)
+
+        def policy(obs, env_ids):
+            return random(obs, env_ids), {"log": env_ids / 8}
+
+        collector = AsyncCollector(pool, policy, seed=1, keep_infos=True)
+        spaces = pool.observation_space[0], pool.action_space[0]
+        return [list(collector.episodes(3)), *spaces]
+
+
+DAMAGE = r"cut-|flip-|field-|end-"
+#: Values that are free, and shapes that are.
+FREE_OF_EPISODES = rf"{DAMAGE}|metadata:metadata/|extras/|rewards:|.*:(least|all-|greatest|nan)"
+FREE_OF_EPISODES += r"|metadata:.*_space/.*\b(low|high|nvec|n|start)/"
+FREE_OF_STATISTICS = rf"{DAMAGE}|.*:(least|all-|greatest|nan|scalar)|settings:|unknown"
+FREE_OF_PICKLES = rf"{DAMAGE}|.*:(least|all-|greatest|nan|scalar)|[a-z_]+:"
+FREE_OF_RECORDS = rf"{DAMAGE}|.*"
+
+
+def read_archives_of_episodes(folder, part):
+    save(folder / "good.npz", *make_episodes())
+    corpus = hostile_files.archives((folder / "good.npz").read_bytes(), "metadata")
+    check(folder, corpus, ["load", "show"], part, FREE_OF_EPISODES)
+
+
+def test_folders_of_episodes(tmp_path):
+    episodes, folders = make_episodes(), []
+    for number, (how, data) in enumerate(hostile_files.CRAFTED.items()):
+        columns = ["episodes", "terminated", "infos", "extras%2Flog", "rewards"]
+        for name in columns[number % 2 :: 2]:
+            folders.append(tmp_path / f"{how}-{name}")
+            save(folders[-1], *episodes)
+            (folders[-1] / f"{name}.npy").write_bytes(data)
+    for name in ("metadata.json", "episodes.npy", "infos.npy"):
+        for place in hostile_files.special_files(tmp_path / name):
+            folders.append(tmp_path / f"{place.name}-{name}")
+            save(folders[-1], *episodes)
+            (folders[-1] / name).unlink()
+            (folders[-1] / name).symlink_to(place)
+    assert len(folders) >= 40
+    for reader in ("load", "mmap", "show"):
+        assert set(read_all(reader, folders).values()) == {"refused"}
+
+
+@pytest.mark.parametrize("reader", ["load", "replay", "VecNormalize", "show", "replay command"])
+def test_what_is_no_regular_file(reader, tmp_path):
+    files = hostile_files.special_files(tmp_path / "special")
+    assert set(read_all(reader, files).values()) == {"refused"}
+
+
+def save_statistics(path):
+    venv = VecNormalize(DummyVecEnv([STATISTICS_ENV]))
+    venv.reset()
+    venv.save(path)
+    venv.close()
+    return path.read_bytes()
+
+
+def read_archives_of_statistics(folder, part):
+    corpus = hostile_files.archives(save_statistics(folder / "good.npz"), "settings")
+    check(folder, corpus, ["VecNormalize"], min(part, 4), FREE_OF_STATISTICS)
+
+
+def read_pickles_of_statistics(folder, part):
+    corpus = hostile_files.pickles(save_statistics(folder / "good.pkl"))
+    check(folder, corpus, ["VecNormalize"], min(part, 4), FREE_OF_PICKLES)
+
+
+def read_records(folder, part):
+    path, options = folder / "good", {"on_error": "restart", "autoreset_mode": "same_step"}
+    with DummyVectorEnv(ENV_FNS, record=path, **options) as pool:
+        run = Run(pool)
+        run.reset(seed=1)
+        run.drive(6)
+        pool.set_env_attr("tag", 3, [1])
+        pool.call("set_wrapper_attr", "tag", 4)
+        pool.send([pool.action_space[0].sample()], [0])
+        pool.cancel([0])
+        run.reset([0])
+    corpus = hostile_files.records(path.read_bytes())
+    check(folder, corpus, ["replay", "show", "replay command"], part, FREE_OF_RECORDS)
+
+
+CORPORA = [
+    read_archives_of_episodes,
+    read_archives_of_statistics,
+    read_pickles_of_statistics,
+    read_records,
+]
+
+
+@pytest.mark.parametrize("read", CORPORA)
+def test_changed_files(read, tmp_path):
+    read(tmp_path, PART)
+
+
+if __name__ == "__main__":
+    for read in CORPORA:
+        with tempfile.TemporaryDirectory() as folder:
+            read(Path(folder), 1)
+        print(read.__name__)  # noqa: T201
