@@ -95,7 +95,7 @@ class Closing(DummyVecEnv):
 
 
 class CrowdEnv(ParallelEnv):
-    """``n`` agents that stand still for ever."""
+    """``n`` agents that never move."""
 
     metadata = {"name": "crowd"}  # noqa: RUF012
 

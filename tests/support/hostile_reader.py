@@ -51,7 +51,7 @@ def read_episodes(path, *, mmap=False):
 
 def read_record(path):
     again = replay(path, ENV_FNS)
-    with again, contextlib.suppress(EnvError, ReplayError):  # the file tells of another run
+    with again, contextlib.suppress(EnvError, ReplayError):  # the file is of another run
         list(again)
 
 
