@@ -127,6 +127,8 @@ class Recovery:
         """
         known, cause = self.failed.get(i), error.__cause__
         if isinstance(cause, RecycleDue):
+            if not in_flight:  # it was cancelled; the env's next reset finds it due again
+                return True
             planned = Request("end_episode", cause.args) if cause.args else self._resets.get(i)
             self._flight.drop_result(i)
             again = planned or Request("reset")

@@ -13,7 +13,7 @@ import envpool_py
 from envpool_py import EnvError, ShmemVectorEnv, ThreadVectorEnv
 from tests.faults.helpers import FNS, MODES, RESTART, goes_on
 from tests.support import envs
-from tests.support.helpers import children
+from tests.support.helpers import children, wait_until
 
 pytestmark = pytest.mark.slow
 FRESH = {"context": "fork", "fresh_process": True}
@@ -90,6 +90,34 @@ def test_a_reset_that_is_cancelled_while_its_env_is_recycled(on_error):
         assert "env_error" not in infos[0]
         assert pool.apply(lambda _: os.getpid())[1] != pids[1]
         assert pool.step([0, 0, 0])[0][:, 0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_request_that_is_cancelled_after_its_env_was_found_due(mode):
+    def arrived():
+        chunks = pool.engine.arrivals.chunks
+        pool.engine.hosts.supervisor.poller.collect(chunks)
+        return bool(chunks)
+
+    with ShmemVectorEnv(SHORT, autoreset_mode=mode, recycle=1, **FRESH, **RESTART) as pool:
+        pool.reset()
+        pids = pool.apply(lambda _: os.getpid())
+        pool.step([0, 0, 0])
+        if mode != "same_step":
+            pool.step([0], [0])
+        if mode is None:
+            pool.send_reset([0])
+        else:
+            pool.send([0], [0])
+        wait_until(arrived)
+        pool.cancel([0])
+        obs, infos = pool.reset([0], seed=5)
+        assert obs[0, ::2].tolist() == [0, 0]
+        assert infos[0]["seed"] == 5
+        assert not infos[0].keys() & {"env_error", "final_obs", "final_info"}
+        assert pool.apply(lambda _: os.getpid())[0] != pids[0]
+        assert pool.step([0], [0])[0][0, ::2].tolist() == [0, 1]
+        assert pool.restarts.tolist() == [0, 0, 0]
 
 
 class ClosesBadly(envs.FaultEnv):
