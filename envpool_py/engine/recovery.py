@@ -535,7 +535,7 @@ class Recovery:
         hosts = self._hosts
         self._await_events(0.0)
         usable = self._usable(ids)
-        self._states.check_free(usable)
+        self._states.check_free(ids[self._states.state[ids] != DEAD])
         while hosts.supervisor is not None and len(usable):
             call = Call(self._flight, usable, [_PING] * len(usable), observed=False)
             try:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
-from gymnasium.error import ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, WorkerDiedError
 from envpool_py.seeding import of_episode
@@ -692,3 +692,22 @@ def test_other_envs_in_the_places_of_a_process_that_cannot_be_restarted():
             pool.reset([0])
         pool.restart([0], env_fns=[FNS[1]])
         assert pool.reset()[0][:, 0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_an_env_in_flight_is_not_restarted_by_hand_while_it_waits_for_its_back_off(other):
+    options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
+    options |= {"timeout": 0.01, "strict_timeout": True}
+    with reset_pool("shmem-fork", FNS[:2], **options) as pool:
+        kill(pool, 0)
+        pool.send([""], [0])
+        assert "env_error" in pool.step(None, id=[0])[4][0]  # the first restart is at once
+        kill(pool, 0)
+        pool.send([""], [0])
+        while not pool.engine.recovery.failed:
+            assert len(pool.recv()[1]) == 0
+        with pytest.raises(AlreadyPendingCallError, match="env 0: still stepping"):
+            pool.restart([0], [FNS[0]] if other else None)
+        pool.engine.recovery.failed[0].due = 0.0
+        assert "env_error" in pool.step(None, id=[0])[4][0]
+        assert pool.restarts.tolist() == [2, 0]
