@@ -694,6 +694,24 @@ def test_other_envs_in_the_places_of_a_process_that_cannot_be_restarted():
         assert pool.reset()[0][:, 0].tolist() == [1, 0]
 
 
+def test_an_env_fn_raises_and_the_close_of_its_mate_hangs(tmp_path):
+    def act(times):
+        if times > 1:
+            raise OSError("made twice")
+
+    fns = [ClosesNever, functools.partial(helpers.made, 1, tmp_path / "made", act)]
+    with reset_pool("shmem-fork", fns, num_processes=1) as pool:
+        kill(pool, 0)
+        with pytest.raises(OSError, match="env 1: env_fn raised OSError: made twice"):
+            pool.restart([1])
+
+
+class ClosesNever(envs.FaultEnv):
+    def close(self):
+        while True:
+            signal.pause()
+
+
 @pytest.mark.parametrize("other", [False, True])
 def test_an_env_in_flight_is_not_restarted_by_hand_while_it_waits_for_its_back_off(other):
     options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
