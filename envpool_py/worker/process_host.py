@@ -398,12 +398,14 @@ class ProcessHost:
         """Return a new error that says how the process of env ``i`` ended."""
         found = self.exit or Exit("has ended")
         text = f"the {self.name} {found.reason}{found.line}"
-        if len(self.spaces) < len(self.ids):
+        if found.error is not None:
+            text += " while starting; " + found.error.message.partition("\n")[0]
+        elif len(self.spaces) < len(self.ids):
             text += " while starting"
             method = "fork" if self._context is None else self._context.get_start_method()
             if method != "fork":
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
-        if found.reason == "was killed by SIGKILL":  # and not by the pool, which gives its reason
+        if found.reason == "was killed by SIGKILL" and found.error is None:  # not by the pool
             text += "; perhaps the system was out of memory"
         others = self.ids.copy()
         others.remove(i)

@@ -124,7 +124,9 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place, dies, tmp_path):
         with pytest.raises(OSError, match=r"env 0: .*OSError: made 2 times"):
             pool.restart([0])
         if dies:
-            with pytest.raises(WorkerDiedError, match="env 0: .* while starting"):
+            fact = "env 0: the worker process exited with code 0 while starting"
+            cause = r"; env 0: env_fn raised OSError: made 2 times \(test_restart.py:\d+\)"
+            with pytest.raises(WorkerDiedError, match=fact + cause):
                 pool.step([""], [0])
             with pytest.raises(OSError, match=r"env 0: .*OSError: made 3 times"):
                 pool.reset([0])
@@ -710,6 +712,17 @@ class ClosesNever(envs.FaultEnv):
     def close(self):
         while True:
             signal.pause()
+
+
+def test_new_envs_whose_process_is_killed_say_why():
+    """The system was not out of memory: the pool has killed the process."""
+    spaceless = functools.partial(gym.make, "CartPole-v1")
+    with reset_pool("shmem-fork", FNS[:2], fresh_process=True) as pool:
+        with pytest.raises(ValueError, match="its spaces are"):
+            pool.restart([1], env_fns=[spaceless])
+        with pytest.raises(WorkerDiedError, match=r"; env 1: env_fn .*its spaces are") as caught:
+            pool.step([""], [1])
+        assert "memory" not in str(caught.value)
 
 
 @pytest.mark.parametrize("other", [False, True])
