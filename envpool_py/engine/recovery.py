@@ -269,17 +269,18 @@ class Recovery:
     def run_jobs(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
         for i, failed in list(self.failed.items()):
-            if failed.request is None or failed.recreated:
+            if failed.request is None:
                 continue
-            with interrupts.deferred():
-                try:
-                    wait = self._prepare(i, failed)
-                    if not wait:
-                        self._recreate_in_flight(i, failed, failed.request)
-                except EnvError as error:
-                    self._flight.fail(i, error)
-                    wait = 0.0
-            left = wait if left is None else min(left, wait)
+            if not failed.recreated:
+                with interrupts.deferred():
+                    try:
+                        wait = self._prepare(i, failed)
+                        if not wait:
+                            self._recreate_in_flight(i, failed, failed.request)
+                    except EnvError as error:
+                        self._flight.fail(i, error)
+                        wait = 0.0
+                left = wait if left is None else min(left, wait)
             self._tell(i)
         return left
 

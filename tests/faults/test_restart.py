@@ -12,6 +12,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, WorkerDiedError
+from envpool_py.engine.recovery import Recovery
 from envpool_py.seeding import of_episode
 from envpool_py.worker import supervisor
 from tests.faults import helpers
@@ -742,3 +743,25 @@ def test_an_env_in_flight_is_not_restarted_by_hand_while_it_waits_for_its_back_o
         pool.engine.recovery.failed[0].due = 0.0
         assert "env_error" in pool.step(None, id=[0])[4][0]
         assert pool.restarts.tolist() == [2, 0]
+
+
+def test_on_restart_is_called_after_an_interrupt_of_the_restart(monkeypatch):
+    """The handler of the signal runs when the env was recreated, and before ``on_restart``."""
+    calls = []
+    again = Recovery._recreate_in_flight
+
+    def interrupted(self, *arguments):
+        again(self, *arguments)
+        signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(Recovery, "_recreate_in_flight", interrupted)
+    told = {"on_restart": lambda i, _: calls.append(i), **RESTART}
+    with reset_pool("dummy", **told) as pool:
+        pool.send(["", "value", ""])
+        with (
+            helpers.handling(signal.SIGUSR1, helpers.raising(InterruptedError())),
+            pytest.raises(InterruptedError),
+        ):
+            pool.recv()
+        assert len(pool.recv()[1]) == 3
+        assert calls == [1]
