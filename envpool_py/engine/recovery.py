@@ -88,7 +88,7 @@ class Failed:
 def warn_of_close(i: int, error: EnvError) -> None:
     """Warn that the ``close`` of env ``i`` has hung, or has ended its process."""
     cause = error.message.partition("\n")[0].partition(": ")[2]
-    warn(f"env {i}: close: {cause}; the env is recreated in a new process", RuntimeWarning)
+    warn(f"env {i}: close: {cause}; the env is recreated", RuntimeWarning)
 
 
 class Recovery:

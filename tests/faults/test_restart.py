@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium as gym
 import pytest
@@ -724,6 +725,27 @@ def test_new_envs_whose_process_is_killed_say_why():
         with pytest.raises(WorkerDiedError, match=r"; env 1: env_fn .*its spaces are") as caught:
             pool.step([""], [1])
         assert "memory" not in str(caught.value)
+
+
+def test_a_close_that_hangs_in_a_thread_is_said_to_be_in_a_thread():
+    with reset_pool("thread", [ClosesOnce], step_timeout=0.3) as pool:
+        text = r"close: .*; its thread was abandoned; the env is recreated$"
+        with pytest.warns(RuntimeWarning, match=text):
+            pool.restart([0])
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
+
+
+class ClosesOnce(envs.FaultEnv):
+    """Whose close hangs the first time, until its thread is abandoned."""
+
+    hung: ClassVar[list[int]] = []
+
+    def close(self):
+        if not self.hung:
+            self.hung.append(1)
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(0.01)
 
 
 @pytest.mark.parametrize("other", [False, True])
