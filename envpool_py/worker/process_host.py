@@ -374,8 +374,10 @@ class ProcessHost:
 
     def note_slow_close(self, seconds: float) -> None:
         """Note that the process is killed because it was not closed within ``seconds``."""
-        if self._is_alive() and self.exit is None and not self.has_ended():
-            self.exit = Exit(f"{self.killed}: it has not ended after {seconds:g} seconds")
+        known = self.exit or Exit("")  # which it has if it closes its env, to recreate it
+        if self._is_alive() and not known.reason and not self.has_ended():
+            reason = f"{self.killed}: it has not ended after {seconds:g} seconds"
+            self.exit = known._replace(reason=reason)
 
     def errors_of_close(self) -> list[EnvError]:
         """Return the errors of ``close``; of those that have not ended the first hung, or died."""

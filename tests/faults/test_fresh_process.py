@@ -11,6 +11,7 @@ import pytest
 
 import envpool_py
 from envpool_py import EnvError, ShmemVectorEnv, ThreadVectorEnv
+from envpool_py.worker import supervisor
 from tests.faults.helpers import FNS, MODES, RESTART, goes_on
 from tests.support import envs
 from tests.support.helpers import children, wait_until
@@ -173,6 +174,18 @@ def test_a_close_that_fails_is_named(how, text, by, tmp_path):
         assert len(caught) == 1
         assert pool.call("pid") != [pid]
         assert pool.step([""])[0].tolist() == [[0, 0, 1]]
+
+
+def test_a_pool_that_is_closed_while_a_recycled_env_closes(monkeypatch):
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
+    fns, options = [functools.partial(ClosesBadly, "hangs")], {"timeout": 0.01, **FRESH}
+    with ShmemVectorEnv(fns, recycle=1, strict_timeout=True, **options) as pool:
+        pool.reset()
+        pool.send_reset()
+        while pool.engine.hosts.supervisor.hosts[0].exit is None:  # not asked to close yet
+            assert len(pool.recv()[1]) == 0
+        with pytest.warns(RuntimeWarning, match="was killed: it has not ended after 0.3 seconds"):
+            pool.close()
 
 
 @pytest.mark.parametrize(
