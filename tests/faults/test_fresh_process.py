@@ -192,6 +192,10 @@ def test_a_pool_that_is_closed_while_a_recycled_env_closes(monkeypatch):
     ("make", "text"),
     [
         (lambda: ShmemVectorEnv(FNS, num_processes=2, **FRESH), "one env per process"),
+        (
+            lambda: ShmemVectorEnv(FNS, caller_steps=True, **FRESH),
+            "fresh_process: .*; pass caller_steps=False",
+        ),
         (lambda: ThreadVectorEnv(FNS, fresh_process=True), "fresh_process"),
         (lambda: envpool_py.DummyVectorEnv(FNS, fresh_process=True), "fresh_process"),
     ],
