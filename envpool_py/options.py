@@ -209,6 +209,8 @@ class ProcessOptions:
     def __post_init__(self) -> None:
         _check_fields(self, threads_per_process=check_count, step_timeout=check_timeout)
         _check_fields(self, num_processes=check_count)
+        if self.caller_steps and self.fresh_process:
+            raise ValueError("fresh_process: the caller has one process; pass caller_steps=False")
         if self.caller_steps and self.num_processes is None:
             raise ValueError("caller_steps: every env has its own process; pass num_processes")
         if self.caller_steps and self.step_timeout is not None:

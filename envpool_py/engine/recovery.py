@@ -88,7 +88,7 @@ class Failed:
 def warn_of_close(i: int, error: EnvError) -> None:
     """Warn that the ``close`` of env ``i`` has hung, or has ended its process."""
     cause = error.message.partition("\n")[0].partition(": ")[2]
-    warn(f"env {i}: close: {cause}; the env is recreated in a new process", RuntimeWarning)
+    warn(f"env {i}: close: {cause}; the env is recreated", RuntimeWarning)
 
 
 class Recovery:
@@ -127,6 +127,8 @@ class Recovery:
         """
         known, cause = self.failed.get(i), error.__cause__
         if isinstance(cause, RecycleDue):
+            if not in_flight:  # it was cancelled; the env's next reset finds it due again
+                return True
             planned = Request("end_episode", cause.args) if cause.args else self._resets.get(i)
             self._flight.drop_result(i)
             again = planned or Request("reset")
@@ -267,17 +269,18 @@ class Recovery:
     def run_jobs(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
         for i, failed in list(self.failed.items()):
-            if failed.request is None or failed.recreated:
+            if failed.request is None:
                 continue
-            with interrupts.deferred():
-                try:
-                    wait = self._prepare(i, failed)
-                    if not wait:
-                        self._recreate_in_flight(i, failed, failed.request)
-                except EnvError as error:
-                    self._flight.fail(i, error)
-                    wait = 0.0
-            left = wait if left is None else min(left, wait)
+            if not failed.recreated:
+                with interrupts.deferred():
+                    try:
+                        wait = self._prepare(i, failed)
+                        if not wait:
+                            self._recreate_in_flight(i, failed, failed.request)
+                    except EnvError as error:
+                        self._flight.fail(i, error)
+                        wait = 0.0
+                left = wait if left is None else min(left, wait)
             self._tell(i)
         return left
 
@@ -537,7 +540,7 @@ class Recovery:
         hosts = self._hosts
         self._await_events(0.0)
         usable = self._usable(ids)
-        self._states.check_free(usable)
+        self._states.check_free(ids[self._states.state[ids] != DEAD])
         while hosts.supervisor is not None and len(usable):
             call = Call(self._flight, usable, [_PING] * len(usable), observed=False)
             try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from envpool_py import interrupts
 from envpool_py.env.block import Block, Spec
 from envpool_py.threads.thread_host import ThreadHost
 from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
@@ -20,7 +20,7 @@ class ThreadSupervisor(Supervisor):
     counted, make_poller = "num_threads", QueuePoller
 
     def starting(self, **_: Any) -> Any:
-        return contextlib.nullcontext()
+        return interrupts.deferred()
 
     def _check_context(self, context: Any) -> Any:
         return context

@@ -374,8 +374,10 @@ class ProcessHost:
 
     def note_slow_close(self, seconds: float) -> None:
         """Note that the process is killed because it was not closed within ``seconds``."""
-        if self._is_alive() and self.exit is None and not self.has_ended():
-            self.exit = Exit(f"{self.killed}: it has not ended after {seconds:g} seconds")
+        known = self.exit or Exit("")  # which it has if it closes its env, to recreate it
+        if self._is_alive() and not known.reason and not self.has_ended():
+            reason = f"{self.killed}: it has not ended after {seconds:g} seconds"
+            self.exit = known._replace(reason=reason)
 
     def errors_of_close(self) -> list[EnvError]:
         """Return the errors of ``close``; of those that have not ended the first hung, or died."""
@@ -398,12 +400,14 @@ class ProcessHost:
         """Return a new error that says how the process of env ``i`` ended."""
         found = self.exit or Exit("has ended")
         text = f"the {self.name} {found.reason}{found.line}"
-        if len(self.spaces) < len(self.ids):
+        if found.error is not None:
+            text += " while starting; " + found.error.message.partition("\n")[0]
+        elif len(self.spaces) < len(self.ids):
             text += " while starting"
             method = "fork" if self._context is None else self._context.get_start_method()
             if method != "fork":
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
-        if found.reason == "was killed by SIGKILL":  # and not by the pool, which gives its reason
+        if found.reason == "was killed by SIGKILL" and found.error is None:  # not by the pool
             text += "; perhaps the system was out of memory"
         others = self.ids.copy()
         others.remove(i)

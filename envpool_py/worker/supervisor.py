@@ -261,8 +261,9 @@ class Supervisor:
         for host in self.hosts:
             if host.deadline > now or host.has_ended():
                 continue
-            if host.exit is not None:  # its env is to be recreated in a new process
-                host.exit = process_host.Exit(f"{host.killed}: close has not ended in time")
+            if host.exit is not None:  # it closes its envs: one moves, or an env_fn has raised
+                reason = f"{host.killed}: close has not ended in time"
+                host.exit = host.exit._replace(reason=reason)
                 host.end()
             elif host.stream.ended:
                 host.end("it closed its connection to the pool")

@@ -11,9 +11,10 @@ import pytest
 
 import envpool_py
 from envpool_py import EnvError, ShmemVectorEnv, ThreadVectorEnv
+from envpool_py.worker import supervisor
 from tests.faults.helpers import FNS, MODES, RESTART, goes_on
 from tests.support import envs
-from tests.support.helpers import children
+from tests.support.helpers import children, wait_until
 
 pytestmark = pytest.mark.slow
 FRESH = {"context": "fork", "fresh_process": True}
@@ -92,6 +93,34 @@ def test_a_reset_that_is_cancelled_while_its_env_is_recycled(on_error):
         assert pool.step([0, 0, 0])[0][:, 0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_request_that_is_cancelled_after_its_env_was_found_due(mode):
+    def arrived():
+        chunks = pool.engine.arrivals.chunks
+        pool.engine.hosts.supervisor.poller.collect(chunks)
+        return bool(chunks)
+
+    with ShmemVectorEnv(SHORT, autoreset_mode=mode, recycle=1, **FRESH, **RESTART) as pool:
+        pool.reset()
+        pids = pool.apply(lambda _: os.getpid())
+        pool.step([0, 0, 0])
+        if mode != "same_step":
+            pool.step([0], [0])
+        if mode is None:
+            pool.send_reset([0])
+        else:
+            pool.send([0], [0])
+        wait_until(arrived)
+        pool.cancel([0])
+        obs, infos = pool.reset([0], seed=5)
+        assert obs[0, ::2].tolist() == [0, 0]
+        assert infos[0]["seed"] == 5
+        assert not infos[0].keys() & {"env_error", "final_obs", "final_info"}
+        assert pool.apply(lambda _: os.getpid())[0] != pids[0]
+        assert pool.step([0], [0])[0][0, ::2].tolist() == [0, 1]
+        assert pool.restarts.tolist() == [0, 0, 0]
+
+
 class ClosesBadly(envs.FaultEnv):
     """Whose close hangs, raises or ends the process, once: in the process in which it was made."""
 
@@ -147,10 +176,26 @@ def test_a_close_that_fails_is_named(how, text, by, tmp_path):
         assert pool.step([""])[0].tolist() == [[0, 0, 1]]
 
 
+def test_a_pool_that_is_closed_while_a_recycled_env_closes(monkeypatch):
+    monkeypatch.setattr(supervisor, "GRACE", 0.3)
+    fns, options = [functools.partial(ClosesBadly, "hangs")], {"timeout": 0.01, **FRESH}
+    with ShmemVectorEnv(fns, recycle=1, strict_timeout=True, **options) as pool:
+        pool.reset()
+        pool.send_reset()
+        while pool.engine.hosts.supervisor.hosts[0].exit is None:  # not asked to close yet
+            assert len(pool.recv()[1]) == 0
+        with pytest.warns(RuntimeWarning, match="was killed: it has not ended after 0.3 seconds"):
+            pool.close()
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda: ShmemVectorEnv(FNS, num_processes=2, **FRESH), "one env per process"),
+        (
+            lambda: ShmemVectorEnv(FNS, caller_steps=True, **FRESH),
+            "fresh_process: .*; pass caller_steps=False",
+        ),
         (lambda: ThreadVectorEnv(FNS, fresh_process=True), "fresh_process"),
         (lambda: envpool_py.DummyVectorEnv(FNS, fresh_process=True), "fresh_process"),
     ],

@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import gymnasium as gym
 import pytest
-from gymnasium.error import ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, WorkerDiedError
+from envpool_py.engine.recovery import Recovery
 from envpool_py.seeding import of_episode
 from envpool_py.worker import supervisor
 from tests.faults import helpers
@@ -124,7 +126,9 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place, dies, tmp_path):
         with pytest.raises(OSError, match=r"env 0: .*OSError: made 2 times"):
             pool.restart([0])
         if dies:
-            with pytest.raises(WorkerDiedError, match="env 0: .* while starting"):
+            fact = "env 0: the worker process exited with code 0 while starting"
+            cause = r"; env 0: env_fn raised OSError: made 2 times \(test_restart.py:\d+\)"
+            with pytest.raises(WorkerDiedError, match=fact + cause):
                 pool.step([""], [0])
             with pytest.raises(OSError, match=r"env 0: .*OSError: made 3 times"):
                 pool.reset([0])
@@ -692,3 +696,94 @@ def test_other_envs_in_the_places_of_a_process_that_cannot_be_restarted():
             pool.reset([0])
         pool.restart([0], env_fns=[FNS[1]])
         assert pool.reset()[0][:, 0].tolist() == [1, 0]
+
+
+def test_an_env_fn_raises_and_the_close_of_its_mate_hangs(tmp_path):
+    def act(times):
+        if times > 1:
+            raise OSError("made twice")
+
+    fns = [ClosesNever, functools.partial(helpers.made, 1, tmp_path / "made", act)]
+    with reset_pool("shmem-fork", fns, num_processes=1) as pool:
+        kill(pool, 0)
+        with pytest.raises(OSError, match="env 1: env_fn raised OSError: made twice"):
+            pool.restart([1])
+
+
+class ClosesNever(envs.FaultEnv):
+    def close(self):
+        while True:
+            signal.pause()
+
+
+def test_new_envs_whose_process_is_killed_say_why():
+    """The system was not out of memory: the pool has killed the process."""
+    spaceless = functools.partial(gym.make, "CartPole-v1")
+    with reset_pool("shmem-fork", FNS[:2], fresh_process=True) as pool:
+        with pytest.raises(ValueError, match="its spaces are"):
+            pool.restart([1], env_fns=[spaceless])
+        with pytest.raises(WorkerDiedError, match=r"; env 1: env_fn .*its spaces are") as caught:
+            pool.step([""], [1])
+        assert "memory" not in str(caught.value)
+
+
+def test_a_close_that_hangs_in_a_thread_is_said_to_be_in_a_thread():
+    with reset_pool("thread", [ClosesOnce], step_timeout=0.3) as pool:
+        text = r"close: .*; its thread was abandoned; the env is recreated$"
+        with pytest.warns(RuntimeWarning, match=text):
+            pool.restart([0])
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
+
+
+class ClosesOnce(envs.FaultEnv):
+    """Whose close hangs the first time, until its thread is abandoned."""
+
+    hung: ClassVar[list[int]] = []
+
+    def close(self):
+        if not self.hung:
+            self.hung.append(1)
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_an_env_in_flight_is_not_restarted_by_hand_while_it_waits_for_its_back_off(other):
+    options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
+    options |= {"timeout": 0.01, "strict_timeout": True}
+    with reset_pool("shmem-fork", FNS[:2], **options) as pool:
+        kill(pool, 0)
+        pool.send([""], [0])
+        assert "env_error" in pool.step(None, id=[0])[4][0]  # the first restart is at once
+        kill(pool, 0)
+        pool.send([""], [0])
+        while not pool.engine.recovery.failed:
+            assert len(pool.recv()[1]) == 0
+        with pytest.raises(AlreadyPendingCallError, match="env 0: still stepping"):
+            pool.restart([0], [FNS[0]] if other else None)
+        pool.engine.recovery.failed[0].due = 0.0
+        assert "env_error" in pool.step(None, id=[0])[4][0]
+        assert pool.restarts.tolist() == [2, 0]
+
+
+def test_on_restart_is_called_after_an_interrupt_of_the_restart(monkeypatch):
+    """The handler of the signal runs when the env was recreated, and before ``on_restart``."""
+    calls = []
+    again = Recovery._recreate_in_flight
+
+    def interrupted(self, *arguments):
+        again(self, *arguments)
+        signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(Recovery, "_recreate_in_flight", interrupted)
+    told = {"on_restart": lambda i, _: calls.append(i), **RESTART}
+    with reset_pool("dummy", **told) as pool:
+        pool.send(["", "value", ""])
+        with (
+            helpers.handling(signal.SIGUSR1, helpers.raising(InterruptedError())),
+            pytest.raises(InterruptedError),
+        ):
+            pool.recv()
+        assert len(pool.recv()[1]) == 3
+        assert calls == [1]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
+from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
 from envpool_py.pool import call_guard
 from envpool_py.worker import supervisor
 from envpool_py.worker.poller import Poller
@@ -544,3 +544,28 @@ def test_a_worker_process_that_ends_between_requests_says_why():
     with pytest.raises(WorkerDiedError, match=rf"env 0: .*{text} \(test_start_and_end.py:\d+\)"):
         pool.step([0])
     pool.close()
+
+
+@pytest.mark.parametrize("interrupted", [1, 2])
+def test_an_interrupt_while_threads_start_leaves_none_of_them(interrupted, monkeypatch):
+    started, closed, begin = [], [], threading.Thread.start
+
+    class Noting(envs.CountEnv):
+        def close(self):
+            closed.append(self.tag)
+
+    def start(thread):
+        begin(thread)
+        if thread.name.startswith("envpool_py"):
+            started.append(thread)
+            if len(started) == interrupted:
+                signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with (
+        helpers.handling(signal.SIGUSR1, helpers.raising(InterruptedError())),
+        pytest.raises(InterruptedError),
+    ):
+        ThreadVectorEnv([partial(Noting, tag) for tag in range(2)])
+    assert not any(thread.is_alive() for thread in started)
+    assert sorted(closed) == [*range(len(started))]
