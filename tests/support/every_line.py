@@ -605,7 +605,7 @@ def finish(scene, limit):
     signal.setitimer(signal.ITIMER_REAL, limit)
     scene.close()
     signal.setitimer(signal.ITIMER_REAL, limit + 5)
-    scene.pool = None
+    scene.pool = scene.trigger = None  # the error that was raised holds frames
     gc.collect()
     text = scene.check_left(scene.before)
     signal.setitimer(signal.ITIMER_REAL, 0)
