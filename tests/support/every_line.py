@@ -584,7 +584,7 @@ def once(cell, scene, place):
     if cell.call == "close":
         scene.stage = "second close"
         scene.close()
-        scene.pool = None
+        scene.pool = scene.trigger.error = None
         return
     scene.go_on(call if cell.call == "recv_async" else None)
     scene.check_restarts(
@@ -605,7 +605,7 @@ def finish(scene, limit):
     signal.setitimer(signal.ITIMER_REAL, limit)
     scene.close()
     signal.setitimer(signal.ITIMER_REAL, limit + 5)
-    scene.pool = scene.trigger = None  # the error that was raised holds frames
+    scene.pool = scene.trigger.error = None  # the error that was raised holds frames
     gc.collect()
     text = scene.check_left(scene.before)
     signal.setitimer(signal.ITIMER_REAL, 0)
