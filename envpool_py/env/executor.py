@@ -470,12 +470,17 @@ class Executor:
         self._close_env()
 
     def _close_env(self) -> None:
-        if not self._closed:
-            self._closed = True
-            close = getattr(self.env, "close", None)
+        if self._closed:
+            return
+        close = getattr(self.env, "close", None)
+        try:
             if close is not None:
                 with EndingCopies():
                     close()
+        except BaseException as error:
+            self._closed = not is_interrupt(error)  # else it is called again
+            raise
+        self._closed = True
 
 
 def _refuse() -> Any:
