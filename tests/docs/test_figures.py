@@ -154,6 +154,7 @@ def test_a_measurement_has_all_figures(monkeypatch):
                 for name in figures.waiting.POOLS
                 for num_envs in (16, 256)
             ],
+            "pipes.py": [{"pipes": 4.0, "ours": 2.0}] * 3,
             "rollouts.py": [{"whole": 3.0, "async": 1.0}] * 3,
             "evaluation.py": [{"sb3": 3.0, "ours": 1.0}] * 3,
             "free_threading.py": {
@@ -179,6 +180,7 @@ def test_a_measurement_has_all_figures(monkeypatch):
     for part in figures.PARTS.keys() - {"ppo", "overhead"}:
         keys = {key.partition(".")[2] for key in known if key.startswith(f"{part}.")}
         assert keys <= figures.PARTS[part]().keys()
+    assert figures.pipes()["part"] == 0.5
     assert figures.halves()["cartpole.gain"] == 4.0
     assert figures.rollouts()["gain"] == figures.evaluation()["gain"] == 3.0
     assert figures.ray()["1000.8.batch"] == pytest.approx(125 * 0.4 + 1)
