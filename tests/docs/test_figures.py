@@ -112,6 +112,12 @@ def test_links_lead_to_files(name):
         assert not anchor or anchor in anchors(target)
 
 
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_script_that_a_page_names_is_there(page):
+    named = re.findall(r"\b(?:examples|docs|tests)/[\w/]+\.py\b", page.read_text(encoding="utf-8"))
+    assert not [path for path in named if not (ROOT / path).is_file()]
+
+
 def test_each_example_is_in_the_gallery():
     gallery = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     programs = [path.name for path in (ROOT / "examples").glob("*.py")]
