@@ -68,6 +68,13 @@ def simulator() -> dict[str, float]:
     )
 
 
+def pipes() -> dict[str, float]:
+    """The same envs behind bare pipes, and the part of their steps that ours makes."""
+    rows = _rows("examples/benchmark/pipes.py")
+    found = {name: median(row[name] for row in rows) for name in ("pipes", "ours")}
+    return {**found, "part": median(row["ours"] / row["pipes"] for row in rows)}
+
+
 def halves() -> dict[str, float]:
     """Whole and half batches, with a policy that takes its time for each row."""
     found: dict[str, float] = {}
@@ -269,6 +276,7 @@ def extrapolated(call: float, env: float) -> dict[str, float]:
 
 PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "simulator": simulator,
+    "pipes": pipes,
     "halves": halves,
     "libraries": libraries,
     "ppo": ppo,

@@ -88,6 +88,15 @@ def test_envs_that_wait(tmp_path):
     assert 0 < row["rates"]["16"] < 16 / 0.025
 
 
+def test_a_pool_beside_bare_pipes(tmp_path):
+    path = tmp_path / "a.json"
+    few = ["--num-envs", 2, "--seconds", 0.05, "--rounds", 2, "--json", path]
+    assert "ratio" in run_python(FOLDER / "pipes.py", *few, cwd=tmp_path)
+    rows = json.loads(path.read_text())
+    assert len(rows) == 2
+    assert all(row.keys() == {"pipes", "ours"} and min(row.values()) > 0 for row in rows)
+
+
 def test_every_picture_is_made_and_listed(tmp_path):
     short = ["--seconds", 0.02]
     run_python(BUILD / "pictures.py", "all", "--out", tmp_path, *short, cwd=tmp_path)

@@ -112,6 +112,12 @@ def test_links_lead_to_files(name):
         assert not anchor or anchor in anchors(target)
 
 
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_script_that_a_page_names_is_there(page):
+    named = re.findall(r"\b(?:examples|docs|tests)/[\w/]+\.py\b", page.read_text(encoding="utf-8"))
+    assert not [path for path in named if not (ROOT / path).is_file()]
+
+
 def test_each_example_is_in_the_gallery():
     gallery = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     programs = [path.name for path in (ROOT / "examples").glob("*.py")]
@@ -154,6 +160,7 @@ def test_a_measurement_has_all_figures(monkeypatch):
                 for name in figures.waiting.POOLS
                 for num_envs in (16, 256)
             ],
+            "pipes.py": [{"pipes": 4.0, "ours": 2.0}] * 3,
             "rollouts.py": [{"whole": 3.0, "async": 1.0}] * 3,
             "evaluation.py": [{"sb3": 3.0, "ours": 1.0}] * 3,
             "free_threading.py": {
@@ -179,6 +186,7 @@ def test_a_measurement_has_all_figures(monkeypatch):
     for part in figures.PARTS.keys() - {"ppo", "overhead"}:
         keys = {key.partition(".")[2] for key in known if key.startswith(f"{part}.")}
         assert keys <= figures.PARTS[part]().keys()
+    assert figures.pipes()["part"] == 0.5
     assert figures.halves()["cartpole.gain"] == 4.0
     assert figures.rollouts()["gain"] == figures.evaluation()["gain"] == 3.0
     assert figures.ray()["1000.8.batch"] == pytest.approx(125 * 0.4 + 1)
