@@ -16,7 +16,7 @@ from envpool_py.env.block_io import actions_of
 from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
 from envpool_py.env.failures import env_error
 from envpool_py.env.request import ID_MASK, RESET, Request
-from envpool_py.interrupts import ordinary
+from envpool_py.interrupts import is_interrupt, ordinary
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.inline_host import InlineHost
 
@@ -26,30 +26,34 @@ class _Remote:
 
     def __init__(self, worker: EnvWorker) -> None:
         self.worker = worker
-        self._owes = False  # whether the worker has a request without a reply
+        # A request without a reply, and a reply. Each call of the worker and the change of its list
+        # are one operation: Python runs signal handlers at calls and jumps.
+        self._sent: list[Any] = []
         self._received: list[Any] = []
         self._failure: BaseException | None = None
 
     def send(self, request: Request) -> None:
-        if self._owes and not self._received:
-            self.worker.cancel()
+        if self._sent and not self._received:
+            self._sent[:] = filter(None, map(methodcaller("cancel"), (self.worker,)))
+        self._sent.clear()
         self._received.clear()
-        self._owes, self._failure = True, None
+        self._failure = None
         try:
-            self.worker.send(request)
+            self._sent.extend(map(methodcaller("send", request), (self.worker,)))
         except ordinary() as error:  # raised in place of the reply
             self._failure = error
 
     def recv(self, *_: Any, **__: Any) -> Any:
+        if self._failure is not None:
+            raise self._failure
         try:
-            if self._failure is not None:
-                raise self._failure
-            # One call, so that no signal handler runs between the reply and the list.
             self._received.extend(map(methodcaller("recv"), (self.worker,)))
-        except ordinary(Exception, SystemExit):
-            self._owes = False
+        except BaseException as error:
+            sent, self._sent = self._sent, []  # first, and without a call: see above
+            if is_interrupt(error):
+                self._sent = sent
             raise
-        self._owes = False
+        self._sent.clear()
         return self._received.pop()
 
     step = reset = recv
