@@ -77,7 +77,7 @@ def _of_record(path: Path) -> dict[str, Any]:
             errors += [text.partition("\n")[0] for _, text, _, _ in data]
             restarts += len(ids) if kind == file_format.RECOVERED else 0
         elif kind == file_format.REQUESTS:
-            for i, (request, _, kwargs, _) in zip(ids, data, strict=True):
+            for i, (request, _, kwargs, *_) in zip(ids, data, strict=True):
                 if request in ("reset", "seed"):
                     seeds.setdefault(i, kwargs.get("seed"))
                     rewards.pop(i, None)

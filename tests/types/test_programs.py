@@ -18,15 +18,17 @@ CHECKERS = {
 }
 
 
-# Packages of which no program uses a type, and which take minutes.
+# Packages of which no program uses a type but AutoresetMode, and which take minutes.
 SKIPPED = ["torch", "stable_baselines3", "ray", "minari", "pettingzoo", "pandas", "matplotlib"]
-SKIPPED += ["numpy", "rich", "cloudpickle", "jax", "pygame", "mujoco", "gymnasium.envs"]
+SKIPPED += ["numpy", "rich", "cloudpickle", "jax", "pygame", "mujoco", "gymnasium"]
 MYPY = f"""
 [mypy]
 mypy_path = {ROOT}
 follow_imports = silent
-[mypy-{",".join(f"{name},{name}.*" for name in SKIPPED).replace(",", ",mypy-")}]
+[mypy-{",".join(f"{name}.*" for name in SKIPPED).replace(",", ",mypy-")}]
 follow_imports = skip
+[mypy-gymnasium,mypy-gymnasium.vector,mypy-gymnasium.vector.vector_env]
+follow_imports = silent
 """
 
 
