@@ -31,9 +31,7 @@ CHUNK_HEAD = struct.Struct("<IIc")
 # The kinds of chunks. The comments say what an event holds for each env.
 HEADER = b"h"
 STEPS = b"s"  #: steps are sent: the leaves of the action; in the file an array for each leaf
-REQUESTS = (
-    b"r"  #: other requests with a row are sent: the first fields of ``Request``; the last if True
-)
+REQUESTS = b"r"  #: other requests with a row are sent: kind, arguments, error, ``single`` if True
 ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
 RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids
 RECOVERED = b"x"  #: an error is handled by recovery: likewise
