@@ -85,11 +85,29 @@ def env_fn_of(
     The first of ``wrappers`` is the innermost. The errors are those of ``find``.
     """
     found = find(env)
+    _check_arguments(found, kwargs)
     # A spec, because a worker process need not know the id.
     maker = functools.partial(gym.make, found, **of_make) if isinstance(found, EnvSpec) else found
     env_fn = functools.partial(make_env, maker, dict(kwargs), tuple(wrappers))
     attach(env_fn, env.id if isinstance(env, EnvSpec) else env, kwargs, wrappers)
     return env_fn
+
+
+def _check_arguments(found: Any, kwargs: Mapping[str, Any]) -> None:
+    """Raise a TypeError that names ``env_kwargs`` if a callable lacks an argument."""
+    if isinstance(found, EnvSpec):
+        return
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):  # of a type in C
+        return
+    lists = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    needed = [one.name for one in parameters if one.default is one.empty and one.kind not in lists]
+    missing = [name for name in needed if name not in kwargs]
+    if missing:
+        name = getattr(found, "__name__", repr(found))
+        given = ", ".join(f"{one!r}: ..." for one in missing)
+        raise TypeError(f"{name} needs {', '.join(missing)}; pass env_kwargs={{{given}}}")
 
 
 def make_env(maker: Callable[..., Any], kwargs: dict[str, Any], wrappers: Sequence[Any]) -> Any:

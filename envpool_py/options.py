@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
+from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +21,19 @@ import numpy as np
 NEXT_STEP, SAME_STEP = "next_step", "same_step"
 #: The values of ``validate``: check the first reset and the first step of each env; all rows; none.
 FIRST, ALWAYS, OFF = "first", "always", "off"
+
+#: The spellings of ``autoreset_mode``: ours, and Gymnasium's.
+_Ours: TypeAlias = Literal["next_step", "same_step", "disabled"]
+_Names: TypeAlias = Literal["NEXT_STEP", "SAME_STEP", "DISABLED"]
+_Values: TypeAlias = Literal["NextStep", "SameStep", "Disabled"]
+Autoreset: TypeAlias = _Ours | _Names | _Values | gym.vector.AutoresetMode | None
+Validate: TypeAlias = Literal["first", "always", "off"]
+OnError: TypeAlias = Literal["raise", "restart"]
+#: Worker processes: so many; as many as is best; one for each env.
+NumProcesses: TypeAlias = int | Literal["auto"] | None
+#: How worker processes are started; None: as multiprocessing does.
+Context: TypeAlias = Literal["fork", "spawn", "forkserver"] | BaseContext | None
+Backend: TypeAlias = Literal["dummy", "subproc", "shmem", "thread", "ray"]
 
 #: Maps (env_id, episode) to the (seed, options) of the reset that begins the episode.
 ResetFn: TypeAlias = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
@@ -121,7 +135,8 @@ class EnvOptions:
             yourself; a step after the end of an episode reaches the env and warns once.
         episode_seeds: seed every reset from the env's seed and the number of the episode.
         reset_fn: ``(env_id, episode) -> (seed, options)``, called for every reset, automatic or
-            not, that has neither a seed nor options.
+            not, that has neither a seed nor options. Its result must depend on its arguments alone:
+            every worker process has a copy of the function, and of an iterator in it.
         recycle: recreate each env after this number of episodes, at its reset, for simulators that
             leak; the new env is seeded as after a restart. None: never.
         validate: which rows are checked for NaN, bounds and ``observation_space.contains``.
@@ -129,11 +144,11 @@ class EnvOptions:
             ``"always"``: every row, with an error of that env. ``"off"``: none.
     """
 
-    autoreset_mode: str | gym.vector.AutoresetMode | None = None
+    autoreset_mode: Autoreset = None
     episode_seeds: bool = False
     reset_fn: ResetFn | None = None
     recycle: int | None = None
-    validate: str = FIRST
+    validate: Validate = "first"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "autoreset_mode", autoreset_mode_of(self.autoreset_mode))
@@ -163,7 +178,7 @@ class RecoveryOptions:
             use the pool.
     """
 
-    on_error: str = "raise"
+    on_error: OnError = "raise"
     max_restarts: int | None = 10
     restart_backoff: float = 0.1
     on_restart: Callable[[int, Any], object] | None = None
@@ -191,7 +206,8 @@ class ProcessOptions:
         step_timeout: seconds that a request to an env may take before its process is killed; None:
             no timeout.
         caller_steps: step the last envs in this process, without isolation: as many as a worker
-            process has, or half as many with ``wait_num`` or ``timeout``.
+            process has, or half as many with ``wait_num`` or ``timeout``. None: as
+            ``envpool_py.make`` finds best; in the pool classes the same as False.
         fresh_process: recreate an env in a new process after an exception, at ``recycle`` and by
             ``restart``, for simulators that leak or can start only once per process; not with
             several envs per process. False: in its process, which is faster.
@@ -202,7 +218,7 @@ class ProcessOptions:
     threads_per_process: int | None = 1
     affinity: bool = False
     step_timeout: float | None = None
-    caller_steps: bool = False
+    caller_steps: bool | None = False
     fresh_process: bool = False
     num_processes: int | None = None
 

@@ -26,6 +26,7 @@ from envpool_py.env.block import StepResult
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env_ids import Ids
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
+from envpool_py.options import Backend
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
 from envpool_py.pool.pool_classes import pool_class
@@ -44,7 +45,7 @@ def replay(
     *,
     env_ids: Ids = None,
     until: int | None = None,
-    backend: str | Callable[..., BaseVectorEnv] = "dummy",
+    backend: Backend | Callable[..., BaseVectorEnv] = "dummy",
     deaths: bool = False,
     swaps: Mapping[int, Sequence[Callable[[], Any]]] | None = None,
     **options: Any,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from envpool_py.options import Backend
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.pool_classes import pool_class
 
@@ -26,7 +27,7 @@ class VectorEnvType:
         options: of that pool class.
     """
 
-    backend: str
+    backend: Backend
     options: Mapping[str, Any] = field(default_factory=dict)
 
     DUMMY: ClassVar[VectorEnvType]

@@ -65,7 +65,8 @@ def stages_beside(env_fns: Sequence[Callable[[], Any]], limit: float) -> Iterato
             place = "".join(re.findall(r" \((\S+:\d+)\)", error.message))
             yield stage, [Finding("error", f"{end} at {place}" if place else end)]
         except KeyboardInterrupt:
-            os.kill(pool.workers[0].process.pid, signal.SIGINT)
+            worker: Any = pool.workers[0]
+            os.kill(worker.process.pid, signal.SIGINT)
             with contextlib.suppress(EnvError):
                 yield from pool.get_env_attr("latest")
             raise

@@ -12,7 +12,7 @@ from envpool_py.collector.collect import AsyncCollector, shares
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.evaluation import Evaluation, evaluate
 from envpool_py.collector.file import EpisodeWriter, save
-from envpool_py.collector.policy import Policy, RandomPolicy
+from envpool_py.collector.policy import Policy, PolicyWithInfos, RandomPolicy
 from envpool_py.collector.reader import Episodes, load
 from envpool_py.collector.rollout import Rollout
 
@@ -23,6 +23,7 @@ __all__ = [
     "Episodes",
     "Evaluation",
     "Policy",
+    "PolicyWithInfos",
     "RandomPolicy",
     "Rollout",
     "Transitions",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -22,7 +22,13 @@ from envpool_py import seeding
 from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, stacked, widened
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_seeds import EpisodeSeeds
-from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
+from envpool_py.collector.policy import (
+    Policy,
+    PolicyWithInfos,
+    check_pool_and_policy,
+    split_extras,
+    takes_infos,
+)
 from envpool_py.collector.rollout import Rollout, RolloutBuffer
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -95,7 +101,7 @@ class AsyncCollector:
     def __init__(
         self,
         pool: BaseVectorEnv,
-        policy: Policy,
+        policy: Policy | PolicyWithInfos,
         *,
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
@@ -127,12 +133,12 @@ class AsyncCollector:
         self._forget_running()
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> Policy | PolicyWithInfos:
         """The policy; may be replaced at any time."""
         return self._policy
 
     @policy.setter
-    def policy(self, policy: Policy) -> None:
+    def policy(self, policy: Policy | PolicyWithInfos) -> None:
         check_pool_and_policy(self.pool, policy)
         self._policy = policy
         self._takes_infos = takes_infos(policy)
@@ -216,7 +222,7 @@ class AsyncCollector:
             raise ValueError(f"batch_size must be 1 or more, got {batch_size}")
         return self._steps(batch_size)
 
-    def rollout(self, num_steps: int, mode: str = "equal") -> Rollout:
+    def rollout(self, num_steps: int, mode: Literal["equal", "variable"] = "equal") -> Rollout:
         """Collect steps of all envs under one policy, and return when no env is in flight.
 
         An env that is ready takes its next step at once: the pool's ``wait_num`` and ``timeout``

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import extras
-from envpool_py.collector.policy import Policy, check_pool_and_policy, split_extras, takes_infos
+from envpool_py.collector.policy import (
+    Policy,
+    PolicyWithInfos,
+    check_pool_and_policy,
+    split_extras,
+    takes_infos,
+)
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
@@ -63,7 +69,7 @@ class Evaluation:
 
 def evaluate(
     pool: BaseVectorEnv,
-    policy: Policy,
+    policy: Policy | PolicyWithInfos,
     episodes: int | None = None,
     *,
     tasks: Sequence[Task] | None = None,

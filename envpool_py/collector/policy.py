@@ -20,11 +20,10 @@ _DRAWN = 128
 class Policy(Protocol):
     """Chooses a batch of actions for a batch of observations.
 
-    Any callable of this form is a policy. A policy that names a parameter ``infos`` is passed also
-    the infos of the rows, for instance for action masks: ``policy(obs, env_ids, infos)``. A policy
-    that has a state for each env may have a method ``start_episodes(env_ids)``; it is called with
-    the ids of envs that have just been reset, before the first observations of those episodes are
-    passed.
+    Any callable of this form is a policy; one with a parameter ``infos`` is a
+    ``PolicyWithInfos``. A policy that has a state for each env may have a method
+    ``start_episodes(env_ids)``; it is called with the ids of envs that have just been reset, before
+    the first observations of those episodes are passed.
     """
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> Any:
@@ -41,6 +40,21 @@ class Policy(Protocol):
             extras)`` with a dict of arrays ``(k, ...)`` of numbers that are stored with the
             actions, for instance ``{"log_prob": ..., "value": ...}``. A tuple of two whose second
             is a dict is always taken as such a pair.
+        """
+
+
+class PolicyWithInfos(Protocol):
+    """A policy that is passed the infos of the rows too, for instance for action masks."""
+
+    def __call__(
+        self, obs: Any, env_ids: NDArray[np.intp], /, *, infos: NDArray[np.object_]
+    ) -> Any:
+        """Choose an action for each row, as a ``Policy`` does.
+
+        Args:
+            obs: as for a ``Policy``.
+            env_ids: ``(k,)``, the env of each row.
+            infos: ``(k,)``, the info dict of each row.
         """
 
 

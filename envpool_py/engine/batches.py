@@ -42,7 +42,7 @@ class Batches:
 
     def gather(
         self, envs: Selection, beside: dict[int, Beside]
-    ) -> tuple[list[Any], Any, spaces.Array, NDArray[np.bool_], NDArray[np.bool_]]:
+    ) -> tuple[list[Any], Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
         """Gather observations (leaf by leaf, and joined for the caller), rewards and flags."""
         block, ids, index, whole = self._block, envs.ids, envs.index, envs.is_whole
         parts: list[Any] = []

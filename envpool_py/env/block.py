@@ -21,7 +21,9 @@ from envpool_py.env.spaces import Array
 from envpool_py.env_ids import Selection
 
 #: (obs, reward, terminated, truncated, info)
-StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
+StepResult: TypeAlias = (
+    "tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Array]"
+)
 #: The values of one row that are sent beside the block: some of ``objects``, ``info``,
 #: ``final_obs``, ``reply``, ``reward`` (a vector that no space declares), ``warnings``.
 Beside: TypeAlias = "dict[str, Any]"

@@ -20,7 +20,7 @@ from envpool_py.pool.keywords import check_env_kwargs
 from envpool_py.pool.make import make
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
-_BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}
+_BACKENDS: dict[Any, Any] = {None: "auto", "sync": "dummy", "async": "shmem"}
 
 
 def make_vec(

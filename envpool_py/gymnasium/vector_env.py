@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +26,7 @@ from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, closed_on_error, name_ids
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.interrupts import is_interrupt
-from envpool_py.options import NEXT_STEP, autoreset_mode_of
+from envpool_py.options import NEXT_STEP, Autoreset, Context, autoreset_mode_of
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
@@ -68,11 +68,12 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         env_fns: Sequence[Callable[[], Any]] | BaseVectorEnv,
         shared_memory: bool = True,
         copy: bool = True,
-        context: Any = None,
+        context: Context = None,
         daemon: bool = True,  # noqa: ARG002 - Gymnasium's
         worker: None = None,
-        observation_mode: str | tuple[gym.Space[Any], gym.Space[Any]] = "same",
-        autoreset_mode: str | AutoresetMode | None = AutoresetMode.NEXT_STEP,
+        observation_mode: Literal["same", "different"]
+        | tuple[gym.Space[Any], gym.Space[Any]] = "same",
+        autoreset_mode: Autoreset = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
         **options: Any,
     ) -> None:
@@ -130,6 +131,10 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         first = {name: self.pool.get_env_attr(name, 0)[0] for name in ("metadata", "render_mode")}
         # Copies: resets seed the pool's own.
         spaces: Any = copy_.deepcopy((self.pool.observation_space, self.pool.action_space))
+        for name, found in zip(("observation", "action"), spaces, strict=True):
+            if None in found:
+                i = found.index(None)
+                raise TypeError(f"env {i}: {name}_space is missing; a VectorEnv needs it")
         envs: Any = (
             SimpleNamespace(**first, observation_space=obs, action_space=action, close=bool)
             for obs, action in zip(*spaces, strict=True)

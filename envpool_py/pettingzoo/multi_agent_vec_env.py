@@ -13,6 +13,7 @@ from envpool_py import seeding
 from envpool_py.env import spaces
 from envpool_py.env.spaces import Array
 from envpool_py.errors import closed_on_error
+from envpool_py.options import Backend
 from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
 from envpool_py.pettingzoo.parallel import DECIDED, ByAgent, ParallelVectorEnv, side_by_side
@@ -76,7 +77,7 @@ class SB3MultiAgentVecEnv(OverPool):
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
-        backend: str = "shmem",
+        backend: Backend = "shmem",
         num_processes: int | None = None,
         **options: Any,
     ) -> None:

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py.errors import warn
 from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, AgentSpaces, blank, bools, masks_of
 from envpool_py.pettingzoo.convert import (
     as_parallel,
@@ -100,6 +101,9 @@ class PackedEnv:
         self._masks = masks_of(own)
         # Of agents that the env gives no mask: all actions are legal if the agent is alive.
         self._usual_masks: dict[str, NDArray[np.bool_]] = {}
+        # Agents that have ended and gone, and what was warned of.
+        self._gone: set[str] = set()
+        self._warned: set[str] = set()
         # The step of an env that PettingZoo has converted; the last attribute: see __setattr__.
         self._converted_step: Callable[[dict[str, Any]], Any] | None = None
 
@@ -167,6 +171,7 @@ class PackedEnv:
                 raise ValueError(unknown_agent(agent, self._place))
         for row, ended in ((TERMINATED, terminations), (TRUNCATED, truncations)):
             flags[row] |= [bool(ended.get(agent, False)) for agent in self._place]
+        self._warn_of_returned(agents)
         flags[VALID] = [agent in acted for agent in self._place]
         flags[ALIVE] = [agent in agents for agent in self._place]
         flags[ALIVE] &= ~(flags[TERMINATED] | flags[TRUNCATED])
@@ -177,10 +182,25 @@ class PackedEnv:
             agent: np.full(mask.shape, agent in self._alive) for agent, mask in self._masks.items()
         }
 
+    def _warn_of_returned(self, agents: list[str]) -> None:
+        """Warn once of an agent that is listed again after it had ended and gone."""
+        ended = self._flags[TERMINATED] | self._flags[TRUNCATED]
+        gone = {a for a, n in self._place.items() if ended[n] and a not in agents}
+        back = [agent for agent in agents if agent in self._gone]
+        self._gone = gone | self._gone if ended.any() else set()
+        if back and "back" not in self._warned:
+            self._warned.add("back")
+            warn(f"{back[0]} is in env.agents again after its end; it acts from the next reset on")
+
     def _row(
         self, obs: Mapping[str, Any], infos: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         seen = {agent: obs[agent] for agent in self._there if agent in obs}
+        if len(seen) < len(self._there) and "seen" not in self._warned:
+            unseen = [agent for agent in self._alive if agent not in obs]
+            if unseen:
+                self._warned.add("seen")
+                warn(f"{unseen[0]} is alive, but has no observation; its row has zeros")
         masks = self._usual_masks.copy()
         for agent, place in self._masks.items():
             if agent in seen and (place.in_obs or infos.get(agent)):

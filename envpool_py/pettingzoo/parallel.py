@@ -18,6 +18,7 @@ from envpool_py.env.block import StepResult
 from envpool_py.env.spaces import Array
 from envpool_py.env_ids import Ids
 from envpool_py.errors import closed_on_error, name_ids
+from envpool_py.options import Autoreset, Backend, NumProcesses
 from envpool_py.pettingzoo.actions import action_columns
 from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike, of_agent
 from envpool_py.pettingzoo.packed_env import (
@@ -92,11 +93,11 @@ class ParallelVectorEnv(PoolAdapter):
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
-        backend: str = "shmem",
+        backend: Backend = "shmem",
         wait_num: int | None = None,
         timeout: float | None = None,
-        autoreset_mode: str | gym.vector.AutoresetMode | None = None,
-        num_processes: int | str | None = None,
+        autoreset_mode: Autoreset = None,
+        num_processes: NumProcesses = None,
         *,
         state_in_info: bool = False,
         copy: bool = True,
@@ -294,7 +295,8 @@ class ParallelVectorEnv(PoolAdapter):
             over = ids[~alive.any(axis=1)]
             if len(over):
                 raise ResetNeeded(
-                    f"{name_ids(over.tolist())}: no agent is alive; reset before step"
+                    f"{name_ids(over.tolist())}: no agent is alive; reset before step, or pass"
+                    ' autoreset_mode="same_step"'
                 )
         return action_columns(self._spaces, actions, ids.tolist(), alive)
 

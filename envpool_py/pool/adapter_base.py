@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py.pool.base import BaseVectorEnv
 
@@ -42,7 +43,7 @@ class PoolAdapter:
     def __len__(self) -> int:
         return self.num_envs
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         self.pool.__enter__()
         return self
 

@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
-from typing_extensions import Unpack  # typing has it from Python 3.11 on
+from typing_extensions import Self, Unpack  # typing has them from Python 3.11 on
 
 from envpool_py import env_by_name, seeding
 from envpool_py import env_ids as ids_
@@ -502,7 +502,7 @@ class BaseVectorEnv:
             f"{type(self).__name__} cannot be copied or pickled; make another from its env_fns"
         )
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         self._assert_open()
         return self
 

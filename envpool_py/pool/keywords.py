@@ -16,10 +16,15 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypedDict
 
-import gymnasium as gym
-
 from envpool_py.env_by_name import Env, takes
-from envpool_py.options import ProcessOptions, ResetFn, autoreset_mode_of
+from envpool_py.options import (
+    Autoreset,
+    OnError,
+    ProcessOptions,
+    ResetFn,
+    Validate,
+    autoreset_mode_of,
+)
 
 
 class PoolKeywords(TypedDict, total=False):
@@ -33,12 +38,12 @@ class PoolKeywords(TypedDict, total=False):
     episode_seeds: bool
     reset_fn: ResetFn | None
     recycle: int | None
-    validate: str
-    on_error: str
+    validate: Validate
+    on_error: OnError
     max_restarts: int | None
     restart_backoff: float
     on_restart: Callable[[int, Any], object] | None
-    autoreset_mode: str | gym.vector.AutoresetMode | None
+    autoreset_mode: Autoreset
     columns: bool
 
 
@@ -48,7 +53,7 @@ class ProcessPoolKeywords(PoolKeywords, total=False):
     threads_per_process: int | None
     affinity: bool
     step_timeout: float | None
-    caller_steps: bool
+    caller_steps: bool | None
     fresh_process: bool
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env_by_name import Env, env_fn_of
-from envpool_py.options import RecoveryOptions
+from envpool_py.options import Backend, Context, NumProcesses, RecoveryOptions
 from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import OF_PROCESSES, ProcessPoolKeywords, check_options, one_of
@@ -26,14 +26,14 @@ def make(
     env: Env,
     num_envs: int = 1,
     *,
-    backend: str = "auto",
-    num_processes: int | str | None = "auto",
+    backend: Backend | Literal["auto"] = "auto",
+    num_processes: NumProcesses = "auto",
     num_threads: int | None = None,
     wait_num: int | None = None,
     timeout: float | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
-    context: Any = None,
+    context: Context = None,
     **options: Unpack[ProcessPoolKeywords],
 ) -> BaseVectorEnv:
     """Make a pool of ``num_envs`` copies of one env.
@@ -80,39 +80,42 @@ def make(
     """
     cls = pool_class("shmem" if backend == "auto" else backend)
     given: dict[str, Any] = {**_DEFAULTS, **options}
+    if given.get("caller_steps", False) is None:
+        del given["caller_steps"]
     given |= {} if context is None else {"context": context}
     given |= {} if num_threads is None else {"num_threads": num_threads}
     num_envs = arguments.check_num_envs(num_envs)
     wait_num = arguments.check_wait_num(wait_num, num_envs)
-    if (num_processes := arguments.check_num_processes(num_processes)) != "auto":
-        given["num_processes"] = num_processes
+    count: Any = arguments.check_num_processes(num_processes)
+    if count != "auto":
+        given["num_processes"] = count
     if backend != "ray":  # it has options of its own
         check_options(make, "make", given)
     name = "make" if backend == "auto" else f"make(backend={backend!r})"
     check_options(cls, name, given)
     context = one_of("context", given.pop("context", None), given, "start_method")
     env_fn = env_fn_of(env, dict(env_kwargs or {}), wrappers)
-    if backend == num_processes == "auto" and obstacle():
+    if backend == count == "auto" and obstacle():
         measured = backend_choice.probe(env_fn)
         # The median, because on a busy machine some steps in a thread seem to wait.
         waits = measured.waits and measured.cpu < backend_choice.BUSY * measured.step_p50
         threads = "step_timeout" in given or waits
         cls = ThreadVectorEnv if threads else DummyVectorEnv
-    elif backend == num_processes == "auto":
+    elif backend == count == "auto":
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.
         partial = wait_num < num_envs or timeout is not None
         needed = faults or partial or context is not None or not OF_PROCESSES.isdisjoint(given)
-        backend, num_processes, caller_steps = backend_choice.choose(
+        chosen, count, caller_steps = backend_choice.choose(
             backend_choice.probe(env_fn, context, num_envs=num_envs),
             num_envs,
             needed=needed,
             may_share=RecoveryOptions.__annotations__.keys().isdisjoint(options),
         )
-        cls = pool_class(backend)
+        cls = pool_class(chosen)
         if caller_steps:
             given["caller_steps"] = True
     if cls is not DummyVectorEnv and cls is not ThreadVectorEnv:
-        given["num_processes"] = num_processes
+        given["num_processes"] = count
         given |= {} if context is None else {"context": context}
     return cls([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)

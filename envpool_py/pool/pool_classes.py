@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
-from envpool_py.options import check_count
+from envpool_py.options import Context, NumProcesses, check_count
 from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, ProcessPoolKeywords, check_options, one_of
@@ -58,8 +58,8 @@ class ShmemVectorEnv(BaseVectorEnv):
         env_fns: Sequence[Callable[[], Any]],
         wait_num: int | None = None,
         timeout: float | None = None,
-        context: Any = None,
-        num_processes: int | str | None = None,
+        context: Context = None,
+        num_processes: NumProcesses = None,
         **options: Unpack[ProcessPoolKeywords],
     ) -> None:
         context = one_of("context", context, options, "start_method")
@@ -89,8 +89,8 @@ class SubprocVectorEnv(ShmemVectorEnv):
         wait_num: int | None = None,
         timeout: float | None = None,
         share_memory: bool = False,  # noqa: ARG002 - Tianshou's
-        context: Any = None,
-        num_processes: int | str | None = None,
+        context: Context = None,
+        num_processes: NumProcesses = None,
         **options: Unpack[ProcessPoolKeywords],
     ) -> None:
         check_options(SubprocVectorEnv.__init__, type(self).__name__, options)

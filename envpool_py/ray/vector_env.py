@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.errors import warn
-from envpool_py.options import INTEGER
+from envpool_py.options import INTEGER, NumProcesses
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, check_options
@@ -73,8 +73,8 @@ class RayVectorEnv(BaseVectorEnv):
         wait_num: int | None = None,
         timeout: float | None = None,
         *,
-        num_processes: int | str | None = "auto",
-        envs_per_actor: int | str = "auto",
+        num_processes: NumProcesses = "auto",
+        envs_per_actor: int | Literal["auto"] = "auto",
         num_cpus: float = 1,
         num_gpus: float = 0,
         resources: dict[str, float] | None = None,
@@ -98,9 +98,7 @@ class RayVectorEnv(BaseVectorEnv):
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
-def _wanted(
-    num_envs: int, num_processes: int | str | None, envs_per_actor: int | str
-) -> int | None:
+def _wanted(num_envs: int, num_processes: NumProcesses, envs_per_actor: int | str) -> int | None:
     """How many actors are asked for; None: as many as there is room for."""
     count = check_num_processes(num_processes)
     if envs_per_actor == "auto":

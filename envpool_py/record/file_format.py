@@ -27,14 +27,14 @@ from envpool_py.record.untrusted import field, is_int, open_file, require
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.
-VERSION = 6
+VERSION = 5
 
 CHUNK_HEAD = struct.Struct("<IIc")
 
 # The kinds of chunks. The comments say what an event holds for each env.
 HEADER = b"h"
 STEPS = b"s"  #: steps are sent: the leaves of the action; in the file an array for each leaf
-REQUESTS = b"r"  #: other requests with a row are sent: the first five fields of ``Request``
+REQUESTS = b"r"  #: other requests with a row are sent: kind, arguments, error, ``single`` if True
 ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
 RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids
 RECOVERED = b"x"  #: an error is handled by recovery: likewise
@@ -163,8 +163,9 @@ def _check_entry(kind: bytes, entry: Any) -> None:
         require(all(map(is_int, ids)), "the ids of an error")
     elif kind in (REQUESTS, ASKED):
         asked, args, kwargs = entry[:3]
-        types, known = [type(each) for each in entry], [str, tuple, dict, str, bool, bool]
-        require(types == known[: 5 + (kind == ASKED)], f"fields {types}")
+        types = [type(each) for each in entry]
+        flags = ([bool],) if kind == ASKED else ([], [bool])
+        require(types[:4] == [str, tuple, dict, str] and types[4:] in flags, f"fields {types}")
         require(asked in KINDS, f"the request {asked!r:.80}")
         is_asked = KINDS[asked].recorded
         require(is_asked if kind == ASKED else KINDS[asked].has_row, f"the request {asked}")

@@ -131,7 +131,7 @@ def _entries(ids: Sequence[int], requests: Sequence[Request]) -> list[tuple[Any,
             args, kwargs = (getattr(args[0], "__qualname__", repr(args[0])),), {}
         elif kind == "lost_step":  # a replay has its own observation
             args = ()
-        entries.append((kind, args, dict(kwargs), error, single))
+        entries.append((kind, args, dict(kwargs), error, *[single] * single))
         try:
             plain_codec.encode(entries[-1])
         except TypeError as reason:

@@ -3,7 +3,7 @@
 ``AsyncRollouts`` alone needs both; they are imported when it is first used.
 """
 
-from typing import Any as _Any
+import typing as _typing
 
 from envpool_py import extras as _packages
 from envpool_py.sb3.common import vec_env
@@ -16,8 +16,12 @@ __all__ = ["Monitor", "make_vec_env", "register"]
 __all__ += vec_env.__all__
 
 
-def __getattr__(name: str) -> _Any:
-    if name == "AsyncRollouts":
-        needed = "AsyncRollouts needs Stable-Baselines3; pip install stable-baselines3"
-        return _packages.load("envpool_py.sb3.async_rollouts", needed).AsyncRollouts
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if _typing.TYPE_CHECKING:
+    from envpool_py.sb3.async_rollouts import AsyncRollouts as AsyncRollouts
+else:  # type checkers would take any misspelt name
+
+    def __getattr__(name: str) -> object:
+        if name == "AsyncRollouts":
+            needed = "AsyncRollouts needs Stable-Baselines3; pip install stable-baselines3"
+            return _packages.load("envpool_py.sb3.async_rollouts", needed).AsyncRollouts
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,6 +24,12 @@ from envpool_py.errors import EnvError
 from envpool_py.pool.arguments import check_wait_num
 from envpool_py.sb3.partial_steps import Overlay, PartialSteps, put_rows
 
+#: The classes whose ``collect_rollouts`` does nothing with the envs but what is replaced here.
+_KNOWN_LOOPS = {
+    "stable_baselines3.common.on_policy_algorithm.OnPolicyAlgorithm",
+    "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO",
+}
+
 
 class AsyncRollouts:
     """Collects rollouts in which an env that is ready takes its next step at once.
@@ -52,7 +58,8 @@ class AsyncRollouts:
         **kwargs: as for the algorithm.
 
     Raises:
-        TypeError: the class has no on-policy algorithm after it, or a recurrent one.
+        TypeError: the class has no on-policy algorithm after it, or one with a
+            ``collect_rollouts`` of its own, as the recurrent one.
         UnsuitableEnvError: another VecEnv, or a wrapper that cannot step some envs alone.
         ValueError: ``wait_num`` is out of range.
     """
@@ -65,18 +72,30 @@ class AsyncRollouts:
         if OnPolicyAlgorithm in mro and mro.index(OnPolicyAlgorithm) < mro.index(AsyncRollouts):
             raise TypeError(f"{cls.__name__}: name AsyncRollouts before the algorithm")
 
+    @classmethod
+    def _check_loop(cls) -> None:
+        """Raise TypeError unless the algorithm's ``collect_rollouts`` is one that is known."""
+        after = cls.__mro__[cls.__mro__.index(AsyncRollouts) + 1 :]
+        if OnPolicyAlgorithm not in after:
+            text = "AsyncRollouts needs an on-policy algorithm after it, as PPO"
+            raise TypeError(f"{cls.__name__}: {text}")
+        owner = next(base for base in after if "collect_rollouts" in vars(base))
+        if f"{owner.__module__}.{owner.__name__}" not in _KNOWN_LOOPS:
+            raise TypeError(
+                f"{cls.__name__}: {owner.__name__} has a collect_rollouts of its own, which"
+                " AsyncRollouts does not know; it works with PPO, A2C, TRPO and MaskablePPO, and"
+                f" subclasses that inherit theirs; use {owner.__name__} without AsyncRollouts"
+            )
+
     def __init__(self, *args: Any, wait_num: int | None = None, **kwargs: Any) -> None:
-        name = type(self).__name__
-        if not isinstance(self, OnPolicyAlgorithm):
-            raise TypeError(f"{name}: AsyncRollouts needs an on-policy algorithm after it, as PPO")
+        self._check_loop()
         self.wait_num = wait_num
         self._rollouts = 0
         self._seconds = [0.0, 0.0]  # of rollouts that wait for no env, and for all
         super().__init__(*args, **kwargs)
-        if hasattr(self, "_last_lstm_states"):
-            raise TypeError(f"{name}: recurrent policies are not supported; use RecurrentPPO alone")
-        if self.env is not None:
-            self._check(self.env)
+        model: Any = self
+        if model.env is not None:
+            self._check(model.env)
 
     def _check(self, env: Any) -> PartialSteps:
         check_wait_num(self.wait_num, env.num_envs)
@@ -242,7 +261,9 @@ class _Steps:
         at = self._made[ids], ids
         extra = {}
         if self._masked:
-            extra["action_masks"] = np.stack(self._env.env_method("action_masks", indices=ids))
+            with self._partial.asking():
+                masks = self._env.env_method("action_masks", indices=ids)
+            extra["action_masks"] = np.stack(masks)
         with torch.no_grad():
             if model.use_sde:
                 self._set_noise(ids)

@@ -7,11 +7,14 @@ array has the rows of those envs.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py.env.spaces import map_tree, snapshot, take
 from envpool_py.sb3.common.vec_env.base_vec_env import require
@@ -79,7 +82,7 @@ class PartialSteps:
         rows = Overlay(self._base, step_async=self._send, step_wait=lambda: self._results)
         self._rows, self._top = rows, rows if self._lowest is None else venv
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         self._base._assert_no_step()  # noqa: SLF001 - of this package
         self._before = self.pool.wait_num, self.pool.timeout
         for owner, name in self._arrays:  # copies, because they are written into
@@ -88,9 +91,20 @@ class PartialSteps:
             setattr(owner, name, np.zeros(len(self.pool)) if is_empty else value)
         if self._lowest is not None:
             self._lowest.venv = self._rows
+        self._base.in_rollout = True
         return self
 
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Within the block envs that are not in flight may be asked, while others are."""
+        self._base.in_rollout = False
+        try:
+            yield
+        finally:
+            self._base.in_rollout = True
+
     def __exit__(self, *_: object) -> None:
+        self._base.in_rollout = False
         if self._lowest is not None:
             self._lowest.venv = self._base
         if not self.pool.is_closed:

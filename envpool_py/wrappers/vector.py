@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py.env import spaces
 from envpool_py.env_ids import IdArray
@@ -109,7 +110,7 @@ class VectorEnvWrapper(BaseVectorEnv):
     def __len__(self) -> int:
         return len(self.venv)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __del__(self) -> None:

@@ -3,12 +3,13 @@
 import functools
 import os
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import stable_baselines3.common.vec_env as sb3
 import torch
 from gymnasium import spaces
-from sb3_contrib import MaskablePPO, RecurrentPPO
+from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import (
     BaseCallback,
@@ -377,14 +378,68 @@ def test_wrappers_of_your_own():
     assert told.count.tolist() == [32] * 4
 
 
+class OwnLoop(PPO):
+    def collect_rollouts(self, *args, **kwargs):
+        return super().collect_rollouts(*args, **kwargs)
+
+
+USES = {
+    "get_attr": lambda venv: venv.get_attr("left"),
+    "set_attr": lambda venv: venv.set_attr("mark", 1),
+    "env_method": lambda venv: venv.env_method("told", 1, id=2, indices=[0]),
+    "env_is_wrapped": lambda venv: venv.env_is_wrapped(gym.Wrapper),
+    "get_images": lambda venv: venv.get_images(),
+    "reset": lambda venv: venv.reset(),
+    "step": lambda venv: venv.step([0] * 4),
+}
+
+
+class Using(BaseCallback):
+    """Uses the envs where a rollout starts and ends, and in each step."""
+
+    refused = 0
+
+    def _on_rollout_start(self):
+        assert self.training_env.get_attr("render_mode") == [None] * 4
+
+    _on_rollout_end = _on_rollout_start
+
+    def _on_step(self):
+        if not self.training_env.unwrapped.pool.waiting_id:
+            return True  # the last step of a rollout
+        for use in USES.values():
+            text = "call it in _on_rollout_start or _on_rollout_end"
+            with pytest.raises(gym.error.AlreadyPendingCallError, match=text):
+                use(self.training_env.unwrapped)
+            self.refused += 1
+        return True
+
+
+def test_a_callback_that_uses_the_envs_while_some_are_in_flight(make):
+    """Is told where to do so; the rollout goes on unharmed, and afterwards all is allowed."""
+    venv, callback = make([WalkEnv] * 4), Using()
+    model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
+    model.learn(2 * 128, callback=callback)
+    assert model.num_timesteps == 256
+    assert callback.refused >= 7 * 2 * 24
+    for name, use in USES.items():
+        if name != "get_images":  # which warns
+            use(venv)
+
+
 def test_what_is_refused(tmp_path):
     venv = own.DummyVecEnv([functools.partial(WalkEnv, render_mode="rgb_array")] * 2)
     with pytest.raises(TypeError, match="AsyncDQN: AsyncRollouts needs an on-policy algorithm"):
         type("AsyncDQN", (AsyncRollouts, DQN), {})("MlpPolicy", venv)
     with pytest.raises(TypeError, match="Late: name AsyncRollouts before the algorithm"):
         type("Late", (PPO, AsyncRollouts), {})
-    with pytest.raises(TypeError, match="recurrent policies are not supported"):
-        type("Async", (AsyncRollouts, RecurrentPPO), {})("MlpLstmPolicy", venv)
+    for algorithm in (RecurrentPPO, OwnLoop, type("Below", (OwnLoop,), {})):
+        owner = RecurrentPPO if algorithm is RecurrentPPO else OwnLoop
+        text = f"Async: {owner.__name__} has a collect_rollouts of its own"
+        with pytest.raises(TypeError, match=text):
+            type("Async", (AsyncRollouts, algorithm), {})("MlpPolicy", venv, **ON_POLICY)
+    for algorithm in (A2C, TRPO, MaskablePPO, type("Inherits", (PPO,), {})):
+        assert type("Async", (AsyncRollouts, algorithm), {})("MlpPolicy", venv)
     with pytest.raises(ValueError, match="need a VecEnv of envpool_py.sb3, got .*make_vec_env"):
         AsyncPPO("MlpPolicy", sb3.DummyVecEnv([WalkEnv] * 2))
     with pytest.raises(ValueError, match="VecVideoRecorder .* record the videos of an evaluation"):

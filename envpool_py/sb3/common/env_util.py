@@ -8,10 +8,13 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
+from typing_extensions import Never
 
 from envpool_py import env_by_name, extras
+from envpool_py.pool.keywords import OWN
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
+from envpool_py.sb3.common.vec_env.base_vec_env import VecEnv
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
 from envpool_py.sb3.inside import class_names, find_wrapper
 
@@ -38,7 +41,8 @@ def make_vec_env(
     vec_env_kwargs: dict[str, Any] | None = None,
     monitor_kwargs: dict[str, Any] | None = None,
     wrapper_kwargs: dict[str, Any] | None = None,
-) -> Any:
+    **unknown: Never,
+) -> VecEnv:
     """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``, seeded for the first reset.
 
     ``env_id`` names an env as in ``envpool_py.make``; an env made by id renders as
@@ -49,8 +53,13 @@ def make_vec_env(
     env. ``vec_env_cls`` is ``DummyVecEnv`` unless given. Each ``*_kwargs`` are arguments of the
     env, VecEnv, monitor or wrapper.
 
-    ValueError if ``n_envs`` is below 1, EnvError if an env could not be made.
+    ValueError if ``n_envs`` is below 1, EnvError if an env could not be made, TypeError for any
+    other argument.
     """
+    for key in unknown:
+        place = "vec_env_kwargs" if key in OWN else "env_kwargs"
+        what = "an option of the VecEnv" if key in OWN else "no argument; if it is one of the env"
+        raise TypeError(f"make_vec_env: {key} is {what}: pass {place}={{{key!r}: ...}}")
     found = env_by_name.find(env_id)
 
     def maker(number: int) -> Callable[[], Any]:
@@ -65,7 +74,7 @@ def make_vec_env(
         return make
 
     env_fns = [maker(start_index + i) for i in range(n_envs)]
-    venv = (vec_env_cls or DummyVecEnv)(env_fns, **(vec_env_kwargs or {}))
+    venv: VecEnv = (vec_env_cls or DummyVecEnv)(env_fns, **(vec_env_kwargs or {}))
     venv.seed(seed)
     return venv
 
@@ -79,7 +88,7 @@ def make_atari_env(
     wrapper_kwargs: dict[str, Any] | None = None,
     env_kwargs: dict[str, Any] | None = None,
     **options: Any,
-) -> Any:
+) -> VecEnv:
     """``make_vec_env`` with an ``AtariWrapper`` around each env; needs ``envpool-py[atari]``.
 
     ``wrapper_kwargs`` are arguments of the ``AtariWrapper``, ``options`` of ``make_vec_env``.

@@ -48,12 +48,22 @@ class OverPool(PoolAdapter, VecEnv):
     """
 
     _stepping = False
+    in_rollout = False  # whether ``AsyncRollouts`` sends steps of some envs
     _is_wrapped_by: Callable[..., bool] = staticmethod(is_wrapped_by)
 
     def _assert_no_step(self, prefix: str = "") -> None:
+        self._assert_no_rollout()
         if self._stepping:
             text = f"{prefix}a step is pending; call step_wait(), or reset()"
             raise AlreadyPendingCallError(text, "step_async")
+
+    def _assert_no_rollout(self) -> None:
+        if self.in_rollout and self.pool.waiting_id:
+            raise AlreadyPendingCallError(
+                "other envs make their steps already, by AsyncRollouts; a callback must not use"
+                " the envs here: call it in _on_rollout_start or _on_rollout_end",
+                "step_async",
+            )
 
     def _send(self, actions: Any) -> None:
         self.pool.send(actions)
@@ -69,6 +79,7 @@ class OverPool(PoolAdapter, VecEnv):
 
     def _reset_pool(self, seeds: Any) -> Any:
         """Reset all envs, with these seeds and the options set; cancel a pending step."""
+        self._assert_no_rollout()
         self._stepping = False
         self.pool.cancel()
         # None in a list would reach the env, and not every env takes seed and options.

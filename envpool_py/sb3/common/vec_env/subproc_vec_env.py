@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from envpool_py.options import Context, NumProcesses
 from envpool_py.pool.keywords import one_of
 from envpool_py.pool.pool_classes import SubprocVectorEnv
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
@@ -33,9 +34,9 @@ class SubprocVecEnv(PoolVecEnv):
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
-        start_method: str | None = None,
+        start_method: Context = None,
         *,
-        num_processes: int | str | None = None,
+        num_processes: NumProcesses = None,
         **options: Any,
     ) -> None:
         context = one_of("start_method", start_method, options, "context")

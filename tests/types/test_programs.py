@@ -1,0 +1,67 @@
+"""Type checkers take right programs of users, and find what is misspelt."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+
+import envpool_py
+from tests.support.helpers import ROOT
+from tests.types.programs import MISSPELT, RIGHT
+
+CHECKERS = {
+    # --strict, but for what a script need not have
+    "mypy": ["mypy", "--strict", "--no-error-summary", "--ignore-missing-imports"],
+    "pyright": ["pyright"],
+}
+
+
+# Packages of which no program uses a type but AutoresetMode, and which take minutes.
+SKIPPED = ["torch", "stable_baselines3", "ray", "minari", "pettingzoo", "pandas", "matplotlib"]
+SKIPPED += ["numpy", "rich", "cloudpickle", "jax", "pygame", "mujoco", "gymnasium"]
+MYPY = f"""
+[mypy]
+mypy_path = {ROOT}
+follow_imports = silent
+[mypy-{",".join(f"{name}.*" for name in SKIPPED).replace(",", ",mypy-")}]
+follow_imports = skip
+[mypy-gymnasium,mypy-gymnasium.vector,mypy-gymnasium.vector.vector_env]
+follow_imports = silent
+"""
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.slow
+def test_right_programs_pass_and_each_misspelt_one_is_found(checker, tmp_path):
+    if importlib.util.find_spec(checker) is None:
+        pytest.skip(f"{checker} is not installed")
+    programs = {**RIGHT, **MISSPELT}
+    expected = {}
+    for number, text in enumerate(programs.values()):
+        path = tmp_path / f"program_{number}.py"
+        path.write_text(text)
+        wrong = [at for at, line in enumerate(text.split("\n"), 1) if line.endswith("# wrong")]
+        expected[path.name] = wrong
+    (tmp_path / "pyrightconfig.json").write_text(f'{{"extraPaths": ["{ROOT}"]}}')
+    (tmp_path / "mypy.ini").write_text(MYPY)
+    done = subprocess.run(
+        [sys.executable, "-m", *CHECKERS[checker], *expected],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = {name: [] for name in expected}
+    pattern = r"(program_\d+\.py):(\d+)(?::\d+)?:? -? ?(?:error|warning): ([^\n]*)"
+    for name, line, message in re.findall(pattern, done.stdout):
+        if "reportUnusedExpression" not in message:
+            found[name].append(int(line))
+    assert {name: sorted(set(lines)) for name, lines in found.items()} == expected, done.stdout
+
+
+def test_type_checkers_see_the_names_of_the_package():
+    text = (ROOT / "envpool_py" / "__init__.pyi").read_text()
+    seen = {*re.findall(r"^from \S+ import (\w+) as \1$", text, re.MULTILINE)}
+    assert seen == {name for name in dir(envpool_py) if not name.startswith("_")}
