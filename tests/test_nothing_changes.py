@@ -16,7 +16,6 @@ from envpool_py.wrappers import (
     FrameStackObservation,
     NormalizeReward,
     RecordEpisodeStatistics,
-    TruncatedAsTerminated,
     VectorEnvNormObs,
     VectorEnvWrapper,
 )
@@ -187,7 +186,6 @@ def test_envpool(kind, backend):
 WRAPPERS = [
     NormalizeReward,
     RecordEpisodeStatistics,
-    TruncatedAsTerminated,
     VectorEnvNormObs,
     VectorEnvWrapper,
     partial(FrameStackObservation, stack_size=2),
