@@ -126,6 +126,7 @@ def _take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
     UsageError if the record names the code of a module, and is not trusted.
     """
     try:
+        require(file_format.is_env(recorded), "no name")
         env, wrappers = recorded["env"], recorded["wrappers"]
         texts = {key: text for key, text in recorded["env_kwargs"].items() if len(text) < 10_000}
         kwargs = {key: ast.literal_eval(text) for key, text in texts.items()}

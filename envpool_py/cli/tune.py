@@ -85,7 +85,8 @@ def wrapped(code: str) -> str:
     *before, last = code.splitlines()
     if len(last) > 80:
         opening, _, arguments_ = last.removesuffix(")").partition("(")
-        last = f"{opening}(\n    {arguments_}\n)"
+        indent = " " * (len(last) - len(last.lstrip()))
+        last = f"{opening}(\n{indent}    {arguments_}\n{indent})"
     return "\n".join([*before, last])
 
 

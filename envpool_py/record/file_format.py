@@ -96,12 +96,14 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Generator[Event,
     return header, _events(path, chunks, header["num_envs"])
 
 
-def _is_env(env: Any) -> bool:
-    """Whether this is the name of an env: None, or the texts that make it."""
-    if env is None:
-        return True
-    texts = [env["env"], *env["wrappers"], *env["env_kwargs"], *env["env_kwargs"].values()]
-    return isinstance(env["wrappers"], list) and all(isinstance(text, str) for text in texts)
+def is_env(env: Any) -> bool:
+    """Whether this is the name of an env in a header: the texts that make it."""
+    if not isinstance(env, dict):
+        return False
+    kinds = [type(env.get(name)) for name in ("env", "wrappers", "env_kwargs")]
+    if kinds != [str, list, dict]:
+        return False
+    return all(isinstance(text, str) for text in [*env["wrappers"], *env["env_kwargs"].values()])
 
 
 def _check_header(header: dict[str, Any], path: Any) -> None:
@@ -112,7 +114,6 @@ def _check_header(header: dict[str, Any], path: Any) -> None:
         "autoreset_mode": lambda mode: mode is None or autoreset_mode_of(mode) == mode,
         "validate": lambda rows: rows in (FIRST, ALWAYS, OFF),
         "recycle": lambda number: number is None or is_int(number, 1),
-        "env": _is_env,
         **dict.fromkeys(("columns", "reset_first", "episode_seeds"), lambda one: one in (0, 1)),
         **dict.fromkeys(
             ("on_error", "pool", "observations", "actions"),
