@@ -149,17 +149,18 @@ def _errors_of(batches: Replay) -> Iterator[tuple[Exception, str]]:
     while True:
         try:
             for _ in batches:
-                for error in batches.recovered[num_recovered:]:
-                    yield error, f"{_text_of(error, batches)}; on_error went on"
+                for k in range(num_recovered, len(batches.recovered)):
+                    error = batches.recovered[k]
+                    yield error, f"{_text_of(error, batches.recovered_at[k])}; on_error went on"
                 num_recovered = len(batches.recovered)
         except ReplayError as error:
             yield error, str(error)
         except EnvError as error:
-            yield error, _text_of(error, batches)
+            yield error, _text_of(error, batches.failed_at[error.env_id])
             continue
         return
 
 
-def _text_of(error: EnvError, batches: Replay) -> str:
-    episode, step = batches.position(error.env_id)
+def _text_of(error: EnvError, place: tuple[int, int]) -> str:
+    episode, step = place
     return error.message.partition("\n")[0] + f"; episode {episode}, step {step}"

@@ -78,7 +78,7 @@ def _of_record(path: Path) -> dict[str, Any]:
                 if request in ("reset", "seed"):
                     seeds.setdefault(i, kwargs.get("seed"))
                     rewards.pop(i, None)
-        elif kind == file_format.ROWS:
+        elif kind in (file_format.ROWS, file_format.RESET_ROWS):
             for i, row in zip(ids, data, strict=True):
                 if i not in rewards:  # the row of a reset
                     rewards[i] = []

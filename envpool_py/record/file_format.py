@@ -27,7 +27,7 @@ from envpool_py.record.untrusted import field, is_int, open_file, require
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.
-VERSION = 5
+VERSION = 6
 
 CHUNK_HEAD = struct.Struct("<IIc")
 
@@ -36,6 +36,7 @@ HEADER = b"h"
 STEPS = b"s"  #: steps are sent: the leaves of the action; in the file an array for each leaf
 REQUESTS = b"r"  #: other requests with a row are sent: the first four fields of ``Request``
 ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
+RESET_ROWS = b"i"  #: ``reset`` has returned rows: likewise; their infos have no ``is_reset``
 RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids
 RECOVERED = b"x"  #: an error is handled by recovery: likewise
 RECREATED = b"m"  #: envs are recreated: some arguments of ``Executor.configure``
@@ -130,7 +131,7 @@ def count_batches(path: str | os.PathLike[str]) -> int:
     count = 0
     with contextlib.suppress(ValueError):
         for kind, _, _ in _chunks(Path(path)):
-            count += kind == ROWS
+            count += kind in (ROWS, RESET_ROWS)
     return count
 
 
@@ -144,7 +145,7 @@ def _events(path: Any, chunks: Iterable[Any], num_envs: int) -> Generator[Event,
             if kind == STEPS:
                 require(all(len(column) == len(ids) for column in data), "the number of actions")
                 data = [[column[k] for column in data] for k in range(len(ids))]
-            elif kind == ROWS:
+            elif kind in (ROWS, RESET_ROWS):
                 kinds = ["".join(column.dtype.kind for column in data)]
                 require(kinds[0] in ("ubbf", "ubbu", "ubbi"), f"dtypes of rows: {kinds}")
                 columns = [column.tolist() for column in data]
