@@ -19,6 +19,8 @@ from envpool_py.wrappers import (
     VectorEnvNormObs,
     VectorEnvWrapper,
 )
+from tests.support import watched
+from tests.support.reference import same
 from tests.support.watched import GreedyEnv, Watched, extended
 
 N = 3
@@ -36,8 +38,7 @@ OBJECTS |= {f"{verb}_wrapper_attr" for verb in ("get", "set", "has")}
 OBJECTS |= {f"{what}_spec" for what in ("action", "observation", "reward", "discount")}
 
 
-#: In this process, and in threads, these return the env's own objects.
-LIVE = {f"the result of {name}" for name in ("get_env_attr", "get_attr", "call", "apply")}
+LIVE = {f"the result of {name}" for name in watched.LIVE}
 
 
 def check_used(found):
@@ -235,3 +236,21 @@ def test_collectors(wait_num, keep):
         seen.note("tasks", tasks)
         seen.note("an evaluation", evaluate(pool, lambda obs, _: given[0][: len(obs)], tasks=tasks))
     assert seen.changed() == set()
+
+
+@pytest.mark.parametrize("name", ["dummy", "shmem", "vector", "sb3"])
+def test_what_a_user_does_to_a_result_reaches_no_later_one(name):
+    options = {"measure": True, "validate": "off"}
+    make, drive = {
+        "dummy": (partial(DummyVectorEnv, ENV_FNS, **options), drive_pool),
+        "shmem": (partial(ShmemVectorEnv, ENV_FNS, num_processes=1, **options), drive_pool),
+        "vector": (partial(VectorEnv, ENV_FNS, autoreset_mode="same_step"), drive_vector_env),
+        "sb3": (partial(SubprocVecEnv, ENV_FNS), drive_vec_env),
+    }[name]
+    found = []
+    for spoils in (False, True):
+        with make() as pool:
+            found.append(Watched(pool, spoils=spoils))
+            drive(found[-1])
+    for one, other in zip(found[0].results(), found[1].results(), strict=True):
+        assert same(one, other), (one, other)

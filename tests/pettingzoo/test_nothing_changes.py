@@ -5,6 +5,7 @@ import pytest
 
 from envpool_py.pettingzoo import ParallelVectorEnv, SB3MultiAgentVecEnv
 from tests.pettingzoo.envs import MeadowEnv, PlainMeadowEnv
+from tests.support.reference import same
 from tests.support.watched import Watched
 
 
@@ -39,16 +40,26 @@ def test_a_parallel_vector_env(backend):
 
 @pytest.mark.parametrize("backend", ["dummy", "shmem"])
 def test_a_vec_env(backend):
+    results = []
+    for spoils in (False, True):
+        found = drive_vec_env(backend, spoils=spoils)
+        assert spoils or found.changed() == set()
+        results.append(found.results())
+    assert same(*results)
+
+
+def drive_vec_env(backend, *, spoils):
     with SB3MultiAgentVecEnv([PlainMeadowEnv] * 2, backend=backend) as env:
-        found = Watched(env)
+        found = Watched(env, spoils=spoils)
         found.set_options([{"total": 1}, {"total": 2}])
         for _ in range(2):
             found.seed([1, 2])
             found.reset()
             for _ in range(12):
-                found.step(found.action_masks().argmax(axis=1))
+                found.step(env.action_masks().argmax(axis=1))
+                found.action_masks()
                 found.env_method("action_masks")
             found.step_async(np.zeros(env.num_envs, int))
             found.step_wait()
             found.get_images()
-        assert found.changed() == set()
+    return found

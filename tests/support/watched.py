@@ -48,13 +48,35 @@ def extended(env, values):
     return env.unwrapped.values
 
 
-class Watched:
-    """Stands for an object, and remembers what its public calls are given and return."""
+#: In this process, and in threads, these return the env's own objects.
+LIVE = ("get_env_attr", "get_attr", "call", "apply", "env_method")
 
-    def __init__(self, target):
+
+def spoil(value):
+    """Change a value in every place."""
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        value[...] = 1
+    elif isinstance(value, dict):
+        spoil(list(value.values()))
+        value["spoilt"] = True
+    elif isinstance(value, (list, tuple, np.ndarray)):
+        for part in value:
+            spoil(part)
+        if isinstance(value, list):
+            value.append("spoilt")
+
+
+class Watched:
+    """Stands for an object, and remembers what its public calls are given and return.
+
+    ``spoils``: what is returned is changed then, as its owner may; later results must not tell.
+    """
+
+    def __init__(self, target, *, spoils=False):
         self.target = target
         self.used = set()
         self._seen = []
+        self._spoils = spoils
 
     def note(self, what, value):
         parts = value
@@ -67,13 +89,26 @@ class Watched:
         self.used.add(name)
         value = getattr(self.target, name)
         if not callable(value):
-            return self.note(name, value)
+            self.note(name, value)
+            return self._spoilt(name, value)
 
         def call(*args, **kwargs):
             self.note(f"an argument of {name}", [args, kwargs])
-            return self.note(f"the result of {name}", value(*args, **kwargs))
+            result = value(*args, **kwargs)
+            self.note(f"the result of {name}", result)
+            return self._spoilt(name, result)
 
         return call
+
+    def _spoilt(self, name, result):
+        if self._spoils and name not in LIVE:
+            spoil(result)
+        return result
+
+    def results(self):
+        """Return what was returned, as it was then, without times."""
+        untimed = [seen for seen in self._seen if "stats" not in seen[0]]
+        return [(what, before) for what, _, before in untimed]
 
     def changed(self):
         """Return what has changed since."""
