@@ -156,6 +156,9 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         until: the number of batches after which to stop; may be changed.
         num_batches: the number of batches so far.
         recovered: errors that the run's ``on_error`` handled, so far.
+        recovered_at: the number of the episode and of the step in which each of them happened; 0 is
+            the reset.
+        failed_at: the same of the last error of an env, by its id in the run.
         complete: whether the record ends with the pool's ``close()``; known at the end.
     """
 
@@ -175,6 +178,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         self.env_ids, self.header, self.until = list(env_ids), header, until
         self.num_batches = 0
         self.recovered: list[EnvError] = []
+        self.recovered_at: list[tuple[int, int]] = []
+        self.failed_at: dict[int, tuple[int, int]] = {}
         self.complete = False
         self._deaths = deaths
         self._swaps = {i: list(env_fns) for i, env_fns in swaps.items()}
@@ -194,10 +199,12 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             self.complete = kind == file_format.CLOSED
             pairs = zip(ids, data, strict=True)
             entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
-            if kind == file_format.ROWS and (entries or not ids):
+            if kind in (file_format.ROWS, file_format.RESET_ROWS) and (entries or not ids):
                 self._check(entries.keys() <= self._pending.keys(), "a row without a request")
                 requests = {i: self._pending.pop(i) for i in entries}
                 batch = self._repeat(requests, entries)
+                for info in batch[4] if kind == file_format.RESET_ROWS else ():
+                    info.pop("is_reset", None)
                 if any(request.kind == "seed" for request in requests.values()):
                     continue  # `pool.seed` has dropped these rows
                 self.num_batches += 1
@@ -206,6 +213,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 errors = [self._error_of(i, entry) for i, entry in entries.items()]
                 if kind == file_format.RECOVERED:
                     self.recovered += errors
+                    self.recovered_at += [self.failed_at[self.env_ids[i]] for i in entries]
                 elif errors:
                     raise combine(errors)
             elif kind == file_format.ASKED and entries and data[0][0] == "apply":
@@ -376,6 +384,13 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         )
         return ReplayError(text, self.env_ids[i], episode, step)
 
+    @staticmethod
+    def _position_of(env: _Env, request: Request | None, *, is_reset: bool) -> tuple[int, int]:
+        """Return the position of an error; ``is_reset``: of an automatic reset in a step."""
+        if is_reset and not env.position[1]:  # in same_step mode, after the row of the episode
+            return env.position
+        return env.next_position(request, ["is_reset"] if is_reset else ())
+
     def _error_of(self, i: int, fault: tuple[str, str, str, tuple[int, ...]]) -> EnvError:
         """Return the error of the run; if the env raised it, the env must raise it again.
 
@@ -384,11 +399,12 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         """
         kind, text, asked, env_ids = fault
         env, request = self._envs[i], self._pending.pop(i, None)
-        is_death = kind in _DEATHS
-        error, position = None, env.next_position(request)
+        is_death, error = kind in _DEATHS, None
+        is_reset = asked == "reset" and request is not None and request.kind == "step"
+        position = self._position_of(env, request, is_reset=is_reset)
         if request is not None and (self._deaths if is_death else asked in ("step", "reset")):
             self._confirm(i)
-            position = env.next_position(request)
+            position = self._position_of(env, request, is_reset=is_reset)
             if is_death:
                 warn(f"env {self.env_ids[i]}: repeats what ended it; this process may end")
             error = self._carry_out(i, request)
@@ -398,7 +414,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 if error is None:
                     how = f"it did not raise the error of the run: {was}"
                 raise self._differs(i, how, position) from error
-        if request is not None and request.kind == "step":
+        self.failed_at[self.env_ids[i]] = position
+        if request is not None and request.kind == "step" and not is_reset:
             env.position = position
         self._recreate(i)
         message, _, details = text.partition("\n\n")

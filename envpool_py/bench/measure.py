@@ -68,6 +68,8 @@ class Measurement(NamedTuple):
     step_p99: float
     startup_seconds: float = 0.0  # to make and reset all envs
     memory_bytes: int | None = None  # by which this process and its children grew; None: unknown
+    num_processes: int = 0
+    made: str = ""  # the repr of our pool
     caller: Caller = Caller()
 
     @property
@@ -177,7 +179,9 @@ def measure(job: Job) -> list[Measurement]:
             found.append(step_batches(*arguments, job.seconds))
         after = _memory_bytes()
     grown = None if before is None or after is None else max(after - before, 0)
-    return [each._replace(startup_seconds=startup, memory_bytes=grown) for each in found]
+    own: dict[str, Any] = {"num_processes": running.num_processes, "made": running.made}
+    own |= {"startup_seconds": startup, "memory_bytes": grown}
+    return [each._replace(**own) for each in found]
 
 
 def _computation(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ class Running(NamedTuple):
     advance: Callable[[], int]  # steps one batch; returns how many envs made a step
     close: Callable[[], object]
     is_partial: bool = False  # whether a batch may be less than all envs
+    num_processes: int = 0
+    made: str = ""  # the repr of our pool
 
 
 class Setting(NamedTuple):
@@ -166,7 +169,12 @@ def _run_gymnasium(pool: gym.vector.VectorEnv[Any, Any, Any], actions: Iterator[
         resets = int(np.count_nonzero(terminated | truncated))
         return steps
 
-    return Running(advance, pool.close)
+    is_async = isinstance(pool, gym.vector.AsyncVectorEnv)
+    return Running(advance, pool.close, num_processes=pool.num_envs * is_async)
+
+
+def _pid_of(_: Any) -> int:
+    return os.getpid()
 
 
 def _run_pool(pool: BaseVectorEnv, actions: Iterator[Any]) -> Running:
@@ -182,4 +190,6 @@ def _run_pool(pool: BaseVectorEnv, actions: Iterator[Any]) -> Running:
         ids = pool.batch_ids
         return len(ids)
 
-    return Running(advance_some if pool.is_async else advance, pool.close, pool.is_async)
+    num_processes = len({*pool.apply(_pid_of)} - {os.getpid()})
+    advance_by = advance_some if pool.is_async else advance
+    return Running(advance_by, pool.close, pool.is_async, num_processes, repr(pool))

@@ -8,12 +8,13 @@ carries the command out and returns the exit status. ``run`` raises ``UsageError
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
-from envpool_py.cli.arguments import INTERRUPTED, Parser, add_shared, complain, refuse
+from envpool_py.cli.arguments import BROKEN_PIPE, INTERRUPTED, Parser, add_shared, complain, refuse
 from envpool_py.cli.naming import UsageError
 from envpool_py.errors import EnvError
 
@@ -29,7 +30,8 @@ examples:
   envpool-py collect CartPole-v1 --episodes 100 --out cartpole.npz
   envpool-py show cartpole.npz
 
-exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C
+exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C, 141 if
+what reads the output has ended
 """
 
 
@@ -57,11 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if unknown:
             refuse(getattr(args, "parser", parser), unknown[0], vars(args))
         if "run" in args:
-            return int(args.run(args))
+            status = int(args.run(args))
+            sys.stdout.flush()  # here, where the end of a reader, as ``head``, is no error
+            return status
         parser.print_help()
     except EnvError as error:
         complain(error.message.partition("\n")[0])
         return 2
+    except BrokenPipeError:
+        # For what is written when the program ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except (UsageError, OSError) as error:
         complain(str(error))
         return 2 if isinstance(error, UsageError) else 1

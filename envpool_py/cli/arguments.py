@@ -23,8 +23,9 @@ from envpool_py.pool.keywords import FOREIGN, OWN
 from envpool_py.pool.pool_classes import BACKENDS, pool_class
 from envpool_py.worker.cores_and_threads import usable_cores
 
-#: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
-INTERRUPTED = 130
+#: The exit status after Ctrl-C, and after the end of the output's reader, as shells have them: 128
+#: and the number of SIGINT or SIGPIPE.
+INTERRUPTED, BROKEN_PIPE = 130, 141
 
 
 class Parser(argparse.ArgumentParser):

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
-from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting, all_settings
+from envpool_py.bench.settings import ASYNC, LOOP, MAKE, NAMES, SYNC, Setting, all_settings
 from envpool_py.bench.tune import WITHIN, recommended
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import CALLERS, add_shared, complain, complain_if_busy, counted
@@ -66,6 +66,9 @@ def run(args: argparse.Namespace) -> int:
             title = f"{args.env} x {num_envs}"
             print(*headlines(title, found, callers), "", sep="\n")  # noqa: T201
             show_results(title, found, callers)
+            for setting, (first, *_) in found.measured.items():
+                if setting.pool == MAKE:
+                    print(f"  make has chosen {first.made}")  # noqa: T201
 
     try:
         with showing(len(settings), lambda: now):

@@ -20,6 +20,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
+from envpool_py.cli.naming import NO_PETTINGZOO
 from envpool_py.env import validation
 from envpool_py.env.failures import describe, line_of
 from envpool_py.errors import EnvError, EnvTimeoutError
@@ -134,6 +135,8 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
             return
         if not isinstance(env, gym.Env):
             got = type(env).__name__ + validation.OLD_GYM * hasattr(env, "step")
+            if hasattr(env, "possible_agents"):
+                got = f"{type(env).__name__}, an env of PettingZoo; {NO_PETTINGZOO}"
             yield Finding("error", f"env {i}: env_fn must return an env, got {got}")
             return
         if any(env.unwrapped is other.unwrapped for other in envs):

@@ -21,12 +21,18 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from envpool_py import env_by_name
-from envpool_py.bench.settings import Setting
+from envpool_py.bench.settings import MAKE, Setting
 from envpool_py.env.failures import describe, line_of
 
 
 class UsageError(argparse.ArgumentTypeError):
     """Bad input on the command line; the message is one line."""
+
+
+NO_PETTINGZOO = (
+    "this command takes Gymnasium's; pettingzoo.test has checks (parallel_api_test, api_test), and"
+    " collect takes both"
+)
 
 
 class Imported(NamedTuple):
@@ -65,7 +71,7 @@ def load(place: str) -> ModuleType:
     if is_file:
         name, folder = file.stem, file.parent
         if not file.is_file():
-            near = did_you_mean(file.name, [each.name for each in folder.glob("*.py")])
+            near = did_you_mean(file.stem, [each.stem for each in folder.glob("*.py")], ".py")
             raise UsageError(f"there is no file {place}{near}")
         while (folder / "__init__.py").exists():
             folder, name = folder.parent, f"{folder.name}.{name}"
@@ -104,9 +110,9 @@ def callables_of(module: ModuleType) -> list[str]:
     return [name for name in own if not name.startswith("_")]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], suffix: str = "") -> str:
     """``"; did you mean A, B"``, or nothing if no known name is similar."""
-    near = difflib.get_close_matches(name, known)
+    near = [f"{each}{suffix}" for each in difflib.get_close_matches(name, known)]
     return f"; did you mean {', '.join(near)}" if near else ""
 
 
@@ -153,7 +159,9 @@ def env_fn_of(
             raise UsageError(f"--env-kwarg: {name} is given twice")
     wrappers, kwargs = [wrapper.value for wrapper in args.wrapper], {**more, **given}
     env_fn: Callable[[], Any]
-    if pettingzoo and is_pettingzoo(args.env):
+    if is_pettingzoo(args.env):
+        if not pettingzoo:
+            raise UsageError(f"{args.env} is an env of PettingZoo; {NO_PETTINGZOO}")
         from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
 
         env_fn = functools.partial(make_by_name, args.env, kwargs, wrappers)
@@ -197,7 +205,11 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
         words.append(f"wrappers=[{', '.join(each.path for each in args.wrapper)}]")
     for key, value in {"backend": setting.pool, **setting.options}.items():
         words.append(f"{key}={json.dumps(value) if isinstance(value, str) else value}")
-    return "\n".join([*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"])
+    lines = [*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"]
+    if setting.started_processes or setting.pool == MAKE:
+        # Where processes are not forked, each of them imports the program.
+        lines[-1:] = ['if __name__ == "__main__":', f"    {lines[-1]}"]
+    return "\n".join(lines)
 
 
 def is_registered(env: str) -> bool:
@@ -213,7 +225,8 @@ def is_pettingzoo(env: str) -> bool:
         _find(env)
         return False
     find_in(Path.cwd())
-    with contextlib.suppress(Exception):  # a module can't be imported: the UsageError says it
+    # A module can't be imported: the UsageError says it.
+    with contextlib.suppress(Exception, SystemExit):
         from envpool_py.pettingzoo.making import find_env  # noqa: PLC0415 - an extra
 
         return find_env(env) is not None
@@ -252,7 +265,10 @@ def _accepted(found: Imported, given: dict[str, Any], more: dict[str, Any]) -> d
     try:
         signature.bind(**given)
     except TypeError as error:
+        names, why = list(signature.parameters), str(error)
+        if unknown := [name for name in given if name not in names]:  # one without ``**kwargs``
+            why = f"there is no argument {unknown[0]!r}{did_you_mean(unknown[0], names)}"
         takes = ", ".join(map(str, signature.parameters.values()))
-        text = f"{found.name}: {error}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"
+        text = f"{found.name}: {why}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"
         raise UsageError(text) from None
     return given

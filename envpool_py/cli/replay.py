@@ -126,6 +126,7 @@ def _take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
     UsageError if the record names the code of a module, and is not trusted.
     """
     try:
+        require(file_format.is_env(recorded), "no name")
         env, wrappers = recorded["env"], recorded["wrappers"]
         texts = {key: text for key, text in recorded["env_kwargs"].items() if len(text) < 10_000}
         kwargs = {key: ast.literal_eval(text) for key, text in texts.items()}
@@ -148,17 +149,18 @@ def _errors_of(batches: Replay) -> Iterator[tuple[Exception, str]]:
     while True:
         try:
             for _ in batches:
-                for error in batches.recovered[num_recovered:]:
-                    yield error, f"{_text_of(error, batches)}; on_error went on"
+                for k in range(num_recovered, len(batches.recovered)):
+                    error = batches.recovered[k]
+                    yield error, f"{_text_of(error, batches.recovered_at[k])}; on_error went on"
                 num_recovered = len(batches.recovered)
         except ReplayError as error:
             yield error, str(error)
         except EnvError as error:
-            yield error, _text_of(error, batches)
+            yield error, _text_of(error, batches.failed_at[error.env_id])
             continue
         return
 
 
-def _text_of(error: EnvError, batches: Replay) -> str:
-    episode, step = batches.position(error.env_id)
+def _text_of(error: EnvError, place: tuple[int, int]) -> str:
+    episode, step = place
     return error.message.partition("\n")[0] + f"; episode {episode}, step {step}"

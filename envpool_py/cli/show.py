@@ -78,7 +78,7 @@ def _of_record(path: Path) -> dict[str, Any]:
                 if request in ("reset", "seed"):
                     seeds.setdefault(i, kwargs.get("seed"))
                     rewards.pop(i, None)
-        elif kind == file_format.ROWS:
+        elif kind in (file_format.ROWS, file_format.RESET_ROWS):
             for i, row in zip(ids, data, strict=True):
                 if i not in rewards:  # the row of a reset
                     rewards[i] = []
@@ -93,7 +93,7 @@ def _of_record(path: Path) -> dict[str, Any]:
                         rewards[i] = []
     return {
         "kind": "record",
-        **(header.get("env") or {}),
+        **(header["env"] if file_format.is_env(header.get("env")) else {}),
         **{name: header[name] for name in ("pool", "num_envs", "autoreset_mode", "on_error")},
         **{name: header[name] for name in ("observations", "actions")},
         "seeds": [seeds.get(i) for i in range(header["num_envs"])],

@@ -39,7 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     env_fn, callers = env_fn_of(args), arguments.callers_of(args)
-    profile = probe(env_fn, args.context, min(0.05 * args.seconds, 2.0))
+    profile = probe(env_fn, args.context, min(0.05 * args.seconds, 2.0), args.num_envs)
+    if profile.disturbed:
+        complain("two of these envs in one process disturb each other: give each its own process")
     sizes = args.num_envs, len(usable_cores()), args.max_processes
     settings = tune.first_settings(*sizes, callers, waits=profile.waits)
     settings = [each.with_options(args.on_error, args.context) for each in settings]
@@ -85,7 +87,8 @@ def wrapped(code: str) -> str:
     *before, last = code.splitlines()
     if len(last) > 80:
         opening, _, arguments_ = last.removesuffix(")").partition("(")
-        last = f"{opening}(\n    {arguments_}\n)"
+        indent = " " * (len(last) - len(last.lstrip()))
+        last = f"{opening}(\n{indent}    {arguments_}\n{indent})"
     return "\n".join([*before, last])
 
 

@@ -224,7 +224,7 @@ class Engine:
             self.batches.complete(infos, listed, marked, beside, resets=resets)
         try:
             if flight.recorder is not None:
-                flight.recorder.rows(ids, parts, reward, terminated, truncated)
+                flight.recorder.rows(ids, parts, reward, terminated, truncated, resets=resets)
             if marked:
                 flight.positions.mark_returned(listed, marked)
             self.arrivals.remove(ids)

@@ -13,6 +13,10 @@ from envpool_py.env.executor import EnvSpaces
 from envpool_py.options import SAME_STEP
 
 
+class UnequalSpacesError(ValueError):
+    """Two envs have spaces whose values do not fit into one array."""
+
+
 def common_spec(all_spaces: Sequence[EnvSpaces], autoreset: Any, *, columns: bool) -> Spec:
     """Return the spec of the block for the rows of all these envs.
 
@@ -40,7 +44,7 @@ def _common_layout(
     if coded:
         return _common_layout(name, all_spaces, columns=columns, coded=False)
     if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
-        raise ValueError(
+        raise UnequalSpacesError(
             f"env {other}: {name} is {found[other]}, but that of env 0 is {found[0]};"
             " shapes and dtypes must agree where rows are arrays"
         )

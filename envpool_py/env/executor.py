@@ -455,7 +455,7 @@ class Executor:
         return function(self.env, *args, **kwargs)
 
     def render(self, **kwargs: Any) -> Any:
-        return self.env.render(**kwargs)
+        return spaces.snapshot(self.env.render(**kwargs))  # an env may draw into one frame
 
     def env_fn(self, env_fn: Callable[[], Any]) -> None:
         """Make the env by this function when it is recreated."""

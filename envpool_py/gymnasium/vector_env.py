@@ -20,6 +20,7 @@ from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
+from envpool_py.env.common_spec import UnequalSpacesError
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, as_columns, layout_of, map_tree, objects, snapshot
 from envpool_py.env_ids import IdArray
@@ -85,9 +86,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
             options = self.options({"autoreset_mode": mode, **given})
             try:
                 self.pool = ShmemVectorEnv(env_fns, **options)
-            except ValueError as error:
-                if isinstance(error, EnvError) or "shapes and dtypes must agree" not in str(error):
-                    raise
+            except UnequalSpacesError as error:  # Gymnasium's class of this error
                 raise RuntimeError(str(error)) from None
         elif set(given.values()) != {None} or mode not in (
             NEXT_STEP,  # the default

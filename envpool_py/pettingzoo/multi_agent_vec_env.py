@@ -209,7 +209,7 @@ class SB3MultiAgentVecEnv(OverPool):
             seed = list(seed)[:: len(self.possible_agents)]
         seeds = seeding.per_env(seed, range(len(self.pool)))
         self._seeds = [one for one in seeds for _ in self.possible_agents]
-        return self._seeds
+        return list(self._seeds)
 
     def set_options(
         self, options: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None

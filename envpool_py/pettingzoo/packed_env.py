@@ -30,6 +30,8 @@ from envpool_py.pettingzoo.convert import (
 AGENTS, FLAGS, MASKS, STATE = "agents", "flags", "masks", "state"
 #: The rows of the flags, each of one bool per agent in the order of ``possible_agents``.
 ALIVE, VALID, TERMINATED, TRUNCATED = range(4)
+#: The flags that a step sets, and an automatic reset after it does not.
+OF_STEP = [VALID, TERMINATED, TRUNCATED]
 #: The key of a row's info that holds the agents' infos.
 INFOS = "agents"
 

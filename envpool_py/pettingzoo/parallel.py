@@ -27,6 +27,7 @@ from envpool_py.pettingzoo.packed_env import (
     FLAGS,
     INFOS,
     MASKS,
+    OF_STEP,
     STATE,
     TERMINATED,
     TRUNCATED,
@@ -315,7 +316,7 @@ class ParallelVectorEnv(PoolAdapter):
             last = flags[k]
             if "final_obs" in each:  # the flags of the step are those before the automatic reset
                 last = each["final_obs"][FLAGS]
-                flags[k, VALID:] = last[VALID:]
+                flags[k, OF_STEP] = last[OF_STEP]
             if "env_error" in each and truncated[k]:  # the episode was lost for who was alive
                 flags[k, VALID] = last[ALIVE]
                 flags[k, TRUNCATED] |= last[ALIVE]

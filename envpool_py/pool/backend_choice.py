@@ -73,14 +73,15 @@ def probe(
     If more than one of ``num_envs`` may share a process, a second env is made there, to find
     whether they disturb each other.
     """
-    make = ThreadEnvWorker if obstacle() else partial(SubprocEnvWorker, context=context)
-    with contextlib.closing(make(partial(_make, env_fn))) as worker:
+    in_thread = obstacle()
+    make = ThreadEnvWorker if in_thread else partial(SubprocEnvWorker, context=context)
+    with contextlib.closing(make(env_fn if in_thread else partial(_make, env_fn))) as worker:
         assert worker.process is not None  # noqa: S101 - starts it; raises the error of env_fn
         try:
             measured = Probe(*worker.request("apply", _measure, seconds))
         except WorkerDiedError:
             return Probe(wall=1.0, cpu=0.0)
-        if num_envs > 1 and not measured.waits and not obstacle():
+        if num_envs > 1 and not measured.waits and not in_thread:
             num_steps = max(2, int(PROBE_SECONDS / max(measured.wall, 5e-3)))
             try:
                 disturbed = worker.request("apply", _disturbed, num_steps)

@@ -27,7 +27,7 @@ from envpool_py.record.untrusted import field, is_int, open_file, require
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.
-VERSION = 5
+VERSION = 6
 
 CHUNK_HEAD = struct.Struct("<IIc")
 
@@ -36,6 +36,7 @@ HEADER = b"h"
 STEPS = b"s"  #: steps are sent: the leaves of the action; in the file an array for each leaf
 REQUESTS = b"r"  #: other requests with a row are sent: kind, arguments, error, ``single`` if True
 ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
+RESET_ROWS = b"i"  #: ``reset`` has returned rows: likewise; their infos have no ``is_reset``
 RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids
 RECOVERED = b"x"  #: an error is handled by recovery: likewise
 RECREATED = b"m"  #: envs are recreated: some arguments of ``Executor.configure``
@@ -96,12 +97,14 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Generator[Event,
     return header, _events(path, chunks, header["num_envs"])
 
 
-def _is_env(env: Any) -> bool:
-    """Whether this is the name of an env: None, or the texts that make it."""
-    if env is None:
-        return True
-    texts = [env["env"], *env["wrappers"], *env["env_kwargs"], *env["env_kwargs"].values()]
-    return isinstance(env["wrappers"], list) and all(isinstance(text, str) for text in texts)
+def is_env(env: Any) -> bool:
+    """Whether this is the name of an env in a header: the texts that make it."""
+    if not isinstance(env, dict):
+        return False
+    kinds = [type(env.get(name)) for name in ("env", "wrappers", "env_kwargs")]
+    if kinds != [str, list, dict]:
+        return False
+    return all(isinstance(text, str) for text in [*env["wrappers"], *env["env_kwargs"].values()])
 
 
 def _check_header(header: dict[str, Any], path: Any) -> None:
@@ -112,7 +115,6 @@ def _check_header(header: dict[str, Any], path: Any) -> None:
         "autoreset_mode": lambda mode: mode is None or autoreset_mode_of(mode) == mode,
         "validate": lambda rows: rows in (FIRST, ALWAYS, OFF),
         "recycle": lambda number: number is None or is_int(number, 1),
-        "env": _is_env,
         **dict.fromkeys(("columns", "reset_first", "episode_seeds"), lambda one: one in (0, 1)),
         **dict.fromkeys(
             ("on_error", "pool", "observations", "actions"),
@@ -129,7 +131,7 @@ def count_batches(path: str | os.PathLike[str]) -> int:
     count = 0
     with contextlib.suppress(ValueError):
         for kind, _, _ in _chunks(Path(path)):
-            count += kind == ROWS
+            count += kind in (ROWS, RESET_ROWS)
     return count
 
 
@@ -143,7 +145,7 @@ def _events(path: Any, chunks: Iterable[Any], num_envs: int) -> Generator[Event,
             if kind == STEPS:
                 require(all(len(column) == len(ids) for column in data), "the number of actions")
                 data = [[column[k] for column in data] for k in range(len(ids))]
-            elif kind == ROWS:
+            elif kind in (ROWS, RESET_ROWS):
                 kinds = ["".join(column.dtype.kind for column in data)]
                 require(kinds[0] in ("ubbf", "ubbu", "ubbi"), f"dtypes of rows: {kinds}")
                 columns = [column.tolist() for column in data]

@@ -79,12 +79,22 @@ class Recorder:
             self._write(file_format.REQUESTS, ids, _entries(ids.tolist(), requests))
 
     def rows(
-        self, ids: IdArray, parts: list[Any], reward: Array, terminated: Array, truncated: Array
+        self,
+        ids: IdArray,
+        parts: list[Any],
+        reward: Array,
+        terminated: Array,
+        truncated: Array,
+        *,
+        resets: bool,
     ) -> None:
-        """Write rows before they are returned; ``parts``: an array ``(k, ...)`` per leaf."""
+        """Write rows before they are returned; ``parts``: an array ``(k, ...)`` per leaf.
+
+        ``resets``: the infos of rows of resets have ``is_reset``.
+        """
         digests = digest.of_observations(self._block.obs_leaves, parts, len(ids))
         columns = [np.array(digests, np.uint32), terminated, truncated, _narrowed(reward)]
-        self._write(file_format.ROWS, ids, columns)
+        self._write(file_format.ROWS if resets else file_format.RESET_ROWS, ids, columns)
 
     def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:
         """Write errors before they are raised, or when recovery handles them."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from envpool_py.env.block import StepResult
 from envpool_py.env_ids import Ids
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.wrappers.vector import VectorEnvWrapper
+from envpool_py.wrappers.vector import VectorEnvWrapper, of_reset
 
 
 class ClipReward(VectorEnvWrapper):
@@ -37,7 +37,7 @@ class ClipReward(VectorEnvWrapper):
             )
 
     def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(batch) == 2:  # of a reset
+        if of_reset(batch):
             return batch
         return batch[0], np.clip(batch[1], self._low, self._high), *batch[2:]
 

@@ -12,7 +12,13 @@ from envpool_py.env import spaces
 from envpool_py.env.spaces import Array
 from envpool_py.env_ids import IdArray
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows, is_last, map_columns
+from envpool_py.wrappers.vector import (
+    VectorEnvWrapper,
+    first_rows,
+    is_last,
+    map_columns,
+    of_reset,
+)
 
 
 class FrameStackObservation(VectorEnvWrapper):
@@ -80,7 +86,7 @@ class FrameStackObservation(VectorEnvWrapper):
     def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         obs, *others, infos = batch
         ids = self.venv.batch_ids
-        first = np.ones(len(ids), np.bool_) if len(batch) == 2 else first_rows(infos)
+        first = np.ones(len(ids), np.bool_) if of_reset(batch) else first_rows(infos)
         first |= self._seeded[ids]
         self._seeded[ids] = False
         for i, info in zip(ids.tolist(), infos, strict=True):

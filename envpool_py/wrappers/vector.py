@@ -196,7 +196,7 @@ class EpisodeWrapper(VectorEnvWrapper):
 
     def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         ids = self.venv.batch_ids
-        if len(batch) == 2:  # of a reset: the episodes that these envs were in do not count
+        if of_reset(batch):  # the episodes that these envs were in do not count
             self._begin(ids)
             return batch
         is_reset = first_rows(batch[-1], automatic=False)
@@ -216,6 +216,11 @@ def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
 def is_last(info: dict[str, Any]) -> bool:
     """Whether the row of this info ends an episode and has the first observation of the next."""
     return "final_obs" in info and "final_info" in info
+
+
+def of_reset(batch: tuple[Any, ...]) -> bool:
+    """Return whether ``reset`` returned the batch: observations and infos, and no rewards."""
+    return len(batch) == 2
 
 
 def first_rows(infos: Any, *, automatic: bool = True) -> NDArray[np.bool_]:

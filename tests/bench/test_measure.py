@@ -44,7 +44,7 @@ for how in ("raises", "dies", "hangs"):
 
 
 def measurement(rate=1000.0, caller=IDLE):
-    return Measurement(int(rate), 100, 1.0, 0.002, 0.004, 0.25, 50_000_000, caller)
+    return Measurement(int(rate), 100, 1.0, 0.002, 0.004, 0.25, 50_000_000, caller=caller)
 
 
 def job_of(setting, env_id, *callers, seconds=0.01):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from envpool_py.bench import settings
-from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting
+from envpool_py.bench.settings import ASYNC, LOOP, MAKE, NAMES, SYNC, Setting
 from tests.support.envs import CountEnv
 
 SHMEM = Setting("shmem", 4, 2)
@@ -39,6 +39,9 @@ def check(setting, path):
     said = [running.advance() for _ in range(20)]
     counted = np.fromfile(path, np.int64)
     running.close()
+    if setting.pool != MAKE:
+        assert running.num_processes == setting.started_processes
+    assert ("num_envs=4" in running.made) is (setting.pool not in (LOOP, SYNC, ASYNC))
     if setting.wait_num is None:
         # Batches in which envs are only reset come for all envs at once.
         assert counted.tolist() == [sum(said) // 4] * 4

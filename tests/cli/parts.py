@@ -95,6 +95,10 @@ def space_env(name="dict", length=3):
     return SpaceEnv(0, name, length)
 
 
+def needs_stiffness(stiffness):
+    return CountEnv(int(stiffness))
+
+
 def count_env(length=4, fail=False):
     if fail:
         raise ValueError("asked to fail\nand this line is not shown")

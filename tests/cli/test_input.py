@@ -1,6 +1,7 @@
 """Help, ``info``, and bad input: one line on stderr and exit status 2, for every command."""
 
 import re
+import subprocess
 import sys
 from importlib.metadata import version
 
@@ -47,6 +48,11 @@ OTHERS = [
     ("bench CartPole-v1 --num-envs 2 --wait-num 3", "--wait-num is 3, but"),
     (f"tune CartPole-v1 --policy {PARTS}:refuses --policy-us 3", "--policy: not allowed"),
     (f"tune {PARTS}:count_env --env-kwarg fail=True", "env_fn raised ValueError: asked to fail"),
+    ("check nosuch.py:Arm", "there is no file nosuch.py\n"),
+    ("check setup.cfg.py:Arm", "there is no file setup.cfg.py\n"),
+    ("check tests/cli/part.py:Arm", "there is no file tests/cli/part.py; did you mean parts.py\n"),
+    (f"check {PARTS}:count_env --env-kwarg lenght=3", "no argument 'lenght'; did you mean length"),
+    (f"check {PARTS}:needs_stiffness --env-kwarg stiffnes=3", "'stiffnes'; did you mean stiffness"),
     ("replay no_such.record", "no_such.record: No such file or directory"),
     ("replay pyproject.toml CartPole-v1", "pyproject.toml: not a record of a pool"),
     ("show pyproject.toml", "pyproject.toml: neither a file of episodes nor a record"),
@@ -71,6 +77,15 @@ def test_an_exit_of_the_users_code_is_not_status_0(cli):
     ended = cli("check CartPole-v1 --wrapper sys:exit")
     assert ended.status == 1
     assert re.search(r"making envs +error: env 0: env_fn raised SystemExit", ended.out)
+
+
+def test_python_m_and_a_reader_that_ends():
+    program = [sys.executable, "-m", "envpool_py", "check", "CartPole-v1"]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as run:
+        assert run.stdout.readline().startswith(b"making envs")
+        run.stdout.close()  # as ``head -1`` does
+        assert run.stderr.read() == b""
+        assert run.wait() == 141
 
 
 def test_a_missing_package_is_named(monkeypatch, cli):

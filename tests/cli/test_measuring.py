@@ -19,6 +19,7 @@ from envpool_py.bench.settings import NAMES, Setting, make_pool
 from envpool_py.cli import arguments, bench, tables, tune
 from envpool_py.cli.timeline import summary
 from envpool_py.pool.backend_choice import Probe
+from envpool_py.worker.cores_and_threads import usable_cores
 from tests.bench.test_measure import measurement
 from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, THREADS, results
 from tests.support.envs import CountEnv
@@ -181,9 +182,9 @@ def test_the_cost_of_one_env():
 
 
 def test_long_code_is_wrapped():
-    code = "import envpool_py\npool = envpool_py.make(" + ", ".join(["argument=1"] * 9) + ")"
-    shown = tune.wrapped(code).splitlines()
-    assert shown[1:] == ["pool = envpool_py.make(", "    " + ", ".join(["argument=1"] * 9), ")"]
+    words = ", ".join(["argument=1"] * 9)
+    shown = tune.wrapped(f"if main:\n    pool = envpool_py.make({words})").splitlines()
+    assert shown[1:] == ["    pool = envpool_py.make(", f"        {words}", "    )"]
     assert tune.wrapped("pool = f(x)") == "pool = f(x)"
 
 
@@ -229,7 +230,8 @@ def test_the_code_has_the_options_of_the_command(asked, cli):
         cli("tune CartPole-v1 --on-error restart --context spawn --seconds 0.05 --json -").out
     )
     for each in found["recommendations"]:
-        call = ast.parse(each["code"]).body[-1].value
+        made = ast.parse(each["code"]).body[-1]
+        call = (made.body[0] if isinstance(made, ast.If) else made).value
         options = {part.arg: ast.literal_eval(part.value) for part in call.keywords}
         assert options["on_error"] == "restart"
         assert options.get("context") == ("spawn" if options["backend"] == "shmem" else None)
@@ -315,3 +317,18 @@ def test_who_stepped_and_who_held_the_others_up(backend, tmp_path):
         assert timeline.last_of_batches(found) == [0, 0, 1]
         of_others = [parts[kind][i] for kind in (timeline.STEP, timeline.RESET) for i in (0, 1)]
         assert parts[timeline.QUEUED][2] > sum(of_others) - 1e-9
+
+
+def test_what_make_has_chosen_and_the_processes_of_each_pool(cli, tmp_path):
+    pools = "--backend make --backend gymnasium-async --backend subproc --backend loop"
+    rest = f"--num-envs 3 --seconds 0.01 --repeats 1 --policy-us 0 --json {tmp_path}/a.json"
+    ended = cli(f"bench CartPole-v1 {pools} {rest}")
+    assert ended.status == 0
+    assert "  make has chosen DummyVectorEnv(num_envs=3" in ended.out
+    found = json.loads((tmp_path / "a.json").read_text())
+    processes = {(each["pool"], each["num_processes"]) for each in found}
+    cores = min(len(usable_cores()), 3)
+    assert processes == {("make", 0), ("gymnasium-async", 3), ("loop", 0), ("subproc", cores)}
+    assert {each["made"].partition("(")[0] for each in found} == {
+        *("DummyVectorEnv", "SubprocVectorEnv", "")
+    }

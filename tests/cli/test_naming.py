@@ -89,7 +89,7 @@ FILES = {
         ("json.py:Env", "json.py: another module has the name 'json'"),
         ("tests.cli.parts:countenv", "did you mean count_env"),
         ("tests.cli.parts:nq", "named 'tests.cli.parts:nq'; ENV is"),  # np is not its own
-        ("tests.cli.parts:count_env --env-kwarg size=3", "unexpected keyword argument 'size'"),
+        ("tests.cli.parts:count_env --env-kwarg size=3", "there is no argument 'size'"),
         ("'own package/own_part.py'", "name the class or function in it"),
         ("'own package/own_part.py:ENV'", None),
         ("corridor:Corridor --env-kwarg length=5", None),  # a module in the working directory
@@ -115,7 +115,8 @@ def test_files_of_every_kind(env, message, folder, cli):
 def test_the_code_makes_the_pool(env, setting):
     wrapper = imported("tests.cli.parts:scaled")
     args = argparse.Namespace(env=env, env_kwarg=[("length", 7)], wrapper=[wrapper])
-    names = {}
+    exec(code_of(args, setting), {"__name__": "imported"})  # by a process that is not forked
+    names = {"__name__": "__main__"}
     exec(code_of(args, setting), names)
     with names["pool"] as pool:
         assert type(pool).__name__ == f"{setting.pool.capitalize()}VectorEnv"

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from envpool_py.cli import main
 from envpool_py.pettingzoo import ParallelVectorEnv, SB3MultiAgentVecEnv
 from tests.pettingzoo.envs import GhostsEnv, MeadowEnv
 from tests.support import doors
@@ -66,3 +67,10 @@ def test_messages_name_what_was_called():
         DOORS["SB3MultiAgentVecEnv"].make(columns=False)
     with pytest.raises(ValueError, match="backend must be one of dummy, .*, ray, got 'rai'"):
         DOORS["ParallelVectorEnv"].make(backend="rai")
+
+
+@pytest.mark.parametrize("env", ["classic/rps-v2", "tests.pettingzoo.envs:MeadowEnv"])
+def test_check_says_what_checks_an_env_of_pettingzoo(env, capsys):
+    assert main(["check", env]) in (1, 2)
+    said = "".join(capsys.readouterr())
+    assert "an env of PettingZoo; this command takes Gymnasium's; pettingzoo.test has" in said

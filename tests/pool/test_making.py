@@ -119,6 +119,7 @@ MADE = [
     (CHEAP, {}, SHARED),
     *((CHEAP, o, SPREAD) for o in ({"caller_steps": False}, RESTART)),
     *((CHEAP, o, SPREAD) for o in ({"step_timeout": 9.0}, {"num_processes": 2})),
+    (CHEAP, {"on_error": "raise", "max_restarts": 3}, SPREAD),  # the caller steps none
     (CHEAP, {"wait_num": 8}, "ShmemVectorEnv(num_envs=64, wait_num=8, num_processes=2)"),
     (CHEAP, TWO, FEW),
     *(

@@ -52,16 +52,17 @@ def test_what_envs_took(place, mode):
         took = pool.get_env_attr("took")
         stats = pool.stats()
         wall = time.perf_counter() - begun
-    slack = 0.0005  # for the meter itself; a single reset may also be put off the core
     for i in range(3):
         steps, resets = took[i]["step"], took[i]["reset"]
         assert (stats.steps[i], stats.resets[i]) == (len(steps), len(resets))
-        assert np.mean(steps) <= stats.step_mean[i] < np.mean(steps) + slack
-        assert np.mean(resets) <= stats.reset_mean[i] < np.mean(resets) + 100 * slack
-        # The longest step may be put off the core before the meter stops.
-        for percent, found, most in ((50, stats.step_p50[i], 0), (99, stats.step_p99[i], wall)):
-            exact = np.percentile(steps, percent, method="inverted_cdf")
-            assert 0.93 * exact < found < max(1.07 * exact + 4 * slack, most)
+        # The meter may be put off the core at any moment, but no time is counted twice.
+        assert np.mean(steps) <= stats.step_mean[i]
+        assert np.mean(resets) <= stats.reset_mean[i]
+        metered = stats.step_mean[i] * len(steps) + stats.reset_mean[i] * len(resets)
+        assert sum(steps) + sum(resets) <= metered <= wall
+        for percent, found in ((50, stats.step_p50[i]), (99, stats.step_p99[i])):
+            assert 0.93 * np.percentile(steps, percent, method="inverted_cdf") < found <= wall
+        assert stats.step_p50[i] <= stats.step_p99[i]
         assert (sum(steps) + sum(resets)) / wall <= stats.busy[i] <= 1
     assert (stats.batches, stats.rows) == (32, 31 * 3 + 1)
     assert stats.batch_fill == pytest.approx(stats.rows / 32 / 3)

@@ -21,8 +21,6 @@ class Run:
     def reset(self, *args, **kwargs):
         obs, infos = self.keep(self.pool.reset, *args, **kwargs)
         flags = np.zeros(len(infos), dtype=bool)
-        for info in infos:  # as in a replay
-            info["is_reset"] = True
         self.batches[-1] = obs, np.zeros(len(infos)), flags, flags, infos
 
     def step(self, *args):

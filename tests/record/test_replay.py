@@ -275,3 +275,58 @@ def test_recycled_and_swapped_envs_come_again(place, path):
     with pytest.raises(ValueError, match="env 1: the run put another env in its place"):
         list(replay)
     replay.close()
+
+
+class FailsAt(envs.CountEnv):
+    """Fails once in a step or a reset, by the numbers of the episode and the step."""
+
+    def __init__(self, place, path):
+        super().__init__(0, 3)
+        self.place, self.path = place, path
+
+    def fail(self):
+        if (self.episode, self.t) == self.place and not self.path.exists():
+            self.path.touch()
+            raise ValueError("boom")
+
+    def reset(self, **kwargs):
+        result = super().reset(**kwargs)
+        self.fail()
+        return result
+
+    def step(self, action):
+        result = super().step(action)
+        self.fail()
+        return result
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", [(1, 2), (1, 3), (2, 0)])
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_the_place_of_an_error(on_error, place, mode, path, tmp_path):
+    mark, found = tmp_path / "mark", []
+    fns = [functools.partial(FailsAt, place, mark)]
+    with PLACES["dummy"](fns, record=path, autoreset_mode=mode, on_error=on_error) as pool:
+        pool.reset(seed=1)
+        for _ in range(12):
+            try:
+                _, _, terminated, truncated, _ = pool.step([0])
+                over = bool(terminated | truncated) and mode is None
+            except ValueError:
+                over = True
+            while over:
+                with contextlib.suppress(ValueError):
+                    pool.reset()
+                    over = False
+    assert mark.exists()
+    mark.unlink()
+    with envpool_py.replay(path, fns) as again:
+        while True:
+            try:
+                for _ in again:
+                    found += again.recovered_at[len(found) :]
+            except EnvError as error:
+                found.append(again.failed_at[error.env_id])
+                continue
+            break
+    assert found == [place]

@@ -1,6 +1,7 @@
 """``AsyncRollouts``: equal to Stable-Baselines3 with whole batches; partial ones by hand."""
 
 import functools
+import itertools
 import os
 
 import gymnasium as gym
@@ -453,3 +454,30 @@ def test_what_is_refused(tmp_path):
 def test_importing_our_package_imports_neither_torch_nor_theirs():
     code = "import sys, envpool_py.sb3; print({'torch', 'stable_baselines3'} & set(sys.modules))"
     assert run_python("-c", code).strip() == "set()"
+
+
+class Noise(BaseCallback):
+    """Finds the noise matrix of each env from the actions of a rollout."""
+
+    def _on_step(self):
+        return True
+
+    def _on_rollout_end(self):
+        buffer, policy = self.locals["rollout_buffer"], self.model.policy
+        self.matrices = []
+        for env in range(4):
+            with torch.no_grad():
+                obs = policy.obs_to_tensor(buffer.observations[:, env])[0]
+                latent = policy.mlp_extractor.forward_actor(policy.extract_features(obs))
+                noise = torch.as_tensor(buffer.actions[:, env]) - policy.action_net(latent)
+            matrix = torch.linalg.lstsq(latent, noise, driver="gelsd").solution
+            assert torch.allclose(latent @ matrix, noise, atol=1e-3), "several matrices"
+            self.matrices.append(latent @ matrix)
+
+
+def test_each_env_has_its_own_noise_in_batches_of_one_row(make):
+    noise = Noise()
+    model = model_of("sde", make([BOX] * 4), wait_num=1)
+    model.learn(128, callback=noise)
+    for one, other in itertools.combinations(noise.matrices, 2):
+        assert not torch.allclose(one, other, atol=1e-3)

@@ -115,7 +115,7 @@ class VecEnv(ABC):
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._seeds = seeding.per_env(seed, range(self.num_envs))
-        return self._seeds
+        return list(self._seeds)
 
     def set_options(self, options: arguments.Options = None) -> None:
         """Set the options of the next ``reset``: a copy, for all envs or one for each.

@@ -1,0 +1,115 @@
+"""Details that no other test would miss: each was changed once, and all tests passed."""
+
+import functools
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
+from envpool_py.cli import main
+from envpool_py.collector import AsyncCollector, EpisodeWriter, RandomPolicy
+from envpool_py.collector.places import Lock, packed_of
+from envpool_py.gymnasium import make_vec
+from envpool_py.record import file_format
+from envpool_py.wrappers import ClipAction, FrameStackObservation
+from tests.support.envs import CountEnv
+
+
+class BoxEnv(CountEnv):
+    """Has actions in [-1, 1], and shows the last one in its info."""
+
+    def __init__(self, tag=0):
+        super().__init__(tag)
+        self.action_space = gym.spaces.Box(-1, 1, (2,))
+
+
+def test_the_first_step_after_seed_begins_a_stack_and_the_second_does_not():
+    with FrameStackObservation(DummyVectorEnv([CountEnv]), 2, padding_type="zero") as pool:
+        pool.seed(1)
+        stacks = [pool.step([0])[0][0][:, 2].tolist() for _ in range(3)]
+    assert stacks == [[0, 1], [1, 2], [2, 3]]
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_none_among_actions_is_not_clipped(kind):
+    with ClipAction(DummyVectorEnv([BoxEnv] * 2, validate="off")) as pool:
+        pool.reset()
+        infos = pool.step(kind([None, np.array([5.0, -0.5])]))[4]
+    assert infos[0]["action"] is None
+    assert infos[1]["action"].tolist() == [1, -0.5]
+
+
+def test_the_spec_is_asked_for_again_after_it_was_set():
+    with DummyVectorEnv([CountEnv]) as pool:
+        assert pool.spec == [None]
+        spec = EnvSpec("Details-v0", "tests.support.envs:CountEnv")
+        pool.set_env_attr("spec", spec)
+        assert pool.spec == [spec]
+        pool.set_env_attr("metadata", {"own": 1})
+        assert pool.metadata == [{"own": 1}]
+
+
+class RefusesSeed(CountEnv):
+    def reset(self, *, seed=None, options=None):
+        if seed == 7:
+            raise ValueError("an unlucky seed")
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("cls", [DummyVectorEnv, ShmemVectorEnv])
+def test_a_failed_seed_leaves_no_rows(cls):
+    with cls([functools.partial(RefusesSeed, tag) for tag in range(3)]) as pool:
+        with pytest.raises(EnvError, match="env 1: seed raised ValueError: an unlucky seed"):
+            pool.seed([1, 7, 3])
+        assert pool.waiting_id == []
+        obs, *_ = pool.step([0, 0], [0, 2])
+        assert obs[:, [0, 2]].tolist() == [[0, 1], [2, 1]]
+
+
+def test_collect_waits_for_half_of_the_envs(tmp_path):
+    path = tmp_path / "a.record"
+    options = f"--num-envs 6 --backend dummy --steps 30 --record {path}"
+    assert main(["collect", "CartPole-v1", *options.split()]) == 0
+    sizes = [len(ids) for kind, ids, _ in file_format.read(path)[1] if kind == file_format.ROWS]
+    assert set(sizes[:4]) == {3}
+
+
+def test_a_file_that_another_writer_is_completing_is_refused(tmp_path):
+    path, space = tmp_path / "a.npz", gym.spaces.Discrete(2)
+    packed_of(path).mkdir()
+    lock = Lock(packed_of(path))
+    with pytest.raises(BlockingIOError, match="another EpisodeWriter is writing there"):
+        EpisodeWriter(path, space, space)
+    lock.release()
+    EpisodeWriter(path, space, space).close()
+
+
+class GrowsItsArgument(CountEnv):
+    def __init__(self, values, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        values["list"].append(1)
+
+
+def test_the_arguments_in_a_registered_spec_are_not_changed():
+    kwargs = {"values": {"list": []}}
+    gym.register("Details-v1", entry_point=GrowsItsArgument, kwargs=kwargs)
+    try:
+        for _ in range(2):
+            with make_vec("Details-v1", 2, "sync") as env:
+                env.reset()
+        assert gym.spec("Details-v1").kwargs == {"values": {"list": []}}
+    finally:
+        del gym.registry["Details-v1"]
+
+
+def test_a_change_of_a_rollout_does_not_reach_the_next():
+    with DummyVectorEnv([CountEnv] * 2) as pool:
+        collector = AsyncCollector(pool, RandomPolicy(pool, 0))
+        first = collector.rollout(2)
+        last = first.next_obs.copy()
+        for array in (first.obs, first.next_obs, first.actions, first.rewards):
+            array.fill(-1)
+        second = collector.rollout(2)
+    assert second.obs[0].tolist() == last.tolist()
