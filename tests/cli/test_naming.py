@@ -214,12 +214,10 @@ def test_opening_a_record_runs_nothing(recorded, tmp_path, monkeypatch, cli):
     path.write_bytes(packed + whole[start + length :])
     ended = cli(f"replay {path}")
     assert (ended.status, ended.out) == (2, "")
-    damaged = type(recorded) is not dict or len(recorded) < 3 or type(recorded["env"]) is not str
-    refused = ["pass this as ENV, or --trust", "is corrupt; pass ENV"]
-    assert any(text in ended.err for text in (["damaged: env: "] if damaged else refused))
+    assert "pass this as ENV, or --trust" in ended.err or "corrupt; pass ENV" in ended.err
     assert "runs" not in sys.modules
     assert not (tmp_path / "out").exists()
-    assert cli(f"replay {path} CartPole-v1").status == (2 if damaged else 0)
+    assert cli(f"replay {path} CartPole-v1").status == 0
 
 
 def test_each_error_is_shown_with_its_place(tmp_path, cli, monkeypatch):
