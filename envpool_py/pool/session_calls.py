@@ -14,7 +14,7 @@ from gymnasium.error import AlreadyPendingCallError
 from envpool_py.engine.flight import NotYet
 from envpool_py.engine.states import DEAD, RESETTING, STEPPING
 from envpool_py.env import coroutine_envs
-from envpool_py.env.block import StepResult
+from envpool_py.env.block import BESIDE, StepResult
 from envpool_py.env_ids import Selection
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.pool import arguments, call_guard, recv_async
@@ -133,17 +133,20 @@ class SessionCalls:
             self._flight.handle_ended_processes()
         return error
 
-    def poll(self, task: Any) -> tuple[float, dict[int, StepResult], Errors, Errors]:
+    def poll(self, task: Any) -> tuple[float, list[tuple[list[int], StepResult]], Errors, Errors]:
         self._pool._assert_open()  # noqa: SLF001
         engine, flight, seconds = self._engine, self._flight, 0.0
-        rows: dict[int, StepResult] = {}
+        rows: list[tuple[list[int], StepResult]] = []
         errors: Errors = {}
         flight.awaiting, flight.polls_since, self.frame = task, time.monotonic(), sys._getframe()  # noqa: SLF001
         try:
-            for i in flight.wait(1, None, None).tolist():
-                try:  # one by one: the errors of a batch would be combined
-                    if i not in errors and (row := engine.deliver(_one(i), resets=False)):
-                        rows[i] = row
+            ids = flight.wait(1, None, None)
+            alone = engine.block.mark[ids] & BESIDE > 0  # maybe errors: a batch combines them
+            for part in [ids[~alone], *ids[alone].reshape(-1, 1)]:
+                try:
+                    fresh = len(part) and part[0] not in errors
+                    if fresh and (batch := engine.deliver(Selection(part), resets=False)):
+                        rows.append((part.tolist(), batch))
                 except EnvError as error:
                     ended = ~flight.states.in_flight()
                     errors |= {j: error for j in error.env_ids if ended[j]}

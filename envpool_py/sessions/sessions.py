@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
@@ -27,6 +27,9 @@ from envpool_py.worker import supervisor
 
 #: (observation, reward, terminated, truncated, info)
 Row: TypeAlias = "tuple[Any, Any, bool, bool, dict[str, Any]]"
+
+
+Errors: TypeAlias = dict[int, EnvError]
 
 
 class Calls(Protocol):
@@ -51,7 +54,7 @@ class Calls(Protocol):
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None: ...
     def poll(
         self, task: Any
-    ) -> tuple[float, dict[int, StepResult], Mapping[int, EnvError], Mapping[int, EnvError]]: ...
+    ) -> tuple[float, list[tuple[list[int], StepResult]], Errors, Errors]: ...
 
 
 class Session:
@@ -293,9 +296,9 @@ class Sessions:
         """Deliver what has arrived, stop what takes too long; return when to look again."""
         seconds, batches, errors, lost = self._calls.poll(self._receiver)
         found: dict[int, Any] = {**errors}
-        for i, (obs, reward, terminated, truncated, infos) in batches.items():
-            flags = bool(terminated[0]), bool(truncated[0])
-            found[i] = spaces.take(obs, 0), reward.tolist()[0], *flags, infos[0]
+        for ids, (obs, *columns, infos) in batches:
+            rest = zip(*(column.tolist() for column in columns), infos, strict=True)
+            found |= {i: (spaces.take(obs, k), *next(rest)) for k, i in enumerate(ids)}
         for i, result in found.items():
             self._deadlines.pop(i, None)
             if not self._answer(i, result) and i in self._settling:
