@@ -69,7 +69,8 @@ class SessionCalls:
             text = f"sessions: envs {self._pool.waiting_id} are in flight; call drain() or cancel()"
             raise AlreadyPendingCallError(text, "sessions")
         if self._pool._calls.setdefault("now", self) is not self:  # noqa: SLF001
-            raise AlreadyPendingCallError("sessions: a call of the pool is under way", "sessions")
+            text = "sessions: others of this pool are open, or another call is under way"
+            raise AlreadyPendingCallError(text, "sessions")
         self._flight.publish_early = True
         self._recovery.in_sessions = self._recovery.tracks = True
         if not self._recovery.enabled:

@@ -285,8 +285,9 @@ class Sessions:
         if self._error is None:
             self._error = error
             waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters]
+            ids, self._pending = [*self._pending], {}
             try:
-                self._calls.end(self._pending)
+                self._calls.end(ids)
             finally:
                 for each in waiting:
                     if not each.done():
@@ -297,7 +298,8 @@ class Sessions:
         seconds, batches, errors, lost = self._calls.poll(self._receiver)
         found: dict[int, Any] = {**errors}
         for ids, (obs, *columns, infos) in batches:
-            rest = zip(*(column.tolist() for column in columns), infos, strict=True)
+            parts = [column if column.ndim > 1 else column.tolist() for column in columns]
+            rest = zip(*parts, infos, strict=True)
             found |= {i: (spaces.take(obs, k), *next(rest)) for k, i in enumerate(ids)}
         for i, result in found.items():
             self._deadlines.pop(i, None)
