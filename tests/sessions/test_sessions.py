@@ -109,7 +109,7 @@ class SpaceEnv(gym.Env):
         if space is not None:
             self.observation_space, self.action_space = space, space
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002
         if options.get("fail"):
             raise ValueError("fail")
         return options["first"], {}
@@ -299,7 +299,7 @@ def test_a_process_that_ends_is_always_replaced(place, mode):
                 assert one.value is None
             # Others shared the process.
             assert all(isinstance(o.error, (WorkerDiedError, type(None))) for o in outcomes)
-            if place != "shmem-fork-packed" and place != "ray":
+            if place not in {"shmem-fork-packed", "ray"}:
                 assert outcomes.failed.sum() == len(killed)
             for one, text, failed in zip(outcomes, outcomes.errors, outcomes.failed, strict=True):
                 assert failed == (text is not None) == (one.error is not None)
@@ -389,7 +389,7 @@ def test_the_error_of_a_callback_reaches_those_who_wait():
 
 
 class BlockingEnv(envs.CountEnv):
-    """Action 1, and the option "block", block without end. It says so by a file."""
+    """Action 1, and the option "block", block without end. A folder says so."""
 
     def __init__(self, tag, path):
         super().__init__(tag, 1000)
@@ -402,7 +402,7 @@ class BlockingEnv(envs.CountEnv):
 
     def step(self, action):
         if action == BLOCK:
-            self.path.touch()
+            self.path.mkdir(exist_ok=True)  # leaves no descriptor if the thread ends here
         while action == BLOCK:
             time.sleep(1e-3)
         return super().step(action)
@@ -590,7 +590,7 @@ def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
                 async with sessions.open() as env:
                     task = asyncio.create_task(env.step(BLOCK))
                     await until(lambda: blocks(tmp_path, 1))
-                    (tmp_path / "blocks0").unlink()
+                    (tmp_path / "blocks0").rmdir()
                     task.cancel()
                     with pytest.raises(asyncio.CancelledError):
                         await task
@@ -640,14 +640,14 @@ def test_other_calls_of_the_pool_are_refused(place):
     async def run(pool):
         async with pool.sessions() as sessions, sessions.open() as env:
             calls = (
-                lambda: pool.reset(),
+                pool.reset,
                 lambda: pool.step([GO] * 3),
                 lambda: pool.send([GO], [2]),
-                lambda: pool.recv(),
+                pool.recv,
                 lambda: pool.call("pid"),
-                lambda: pool.cancel(),
-                lambda: pool.restart(),
-                lambda: pool.sessions(),
+                pool.cancel,
+                pool.restart,
+                pool.sessions,
             )
             for call in calls:
                 with pytest.raises(AlreadyPendingCallError, match="its sessions are open"):
@@ -681,15 +681,17 @@ def test_envs_in_flight_are_refused(gates):
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 def test_an_autoreset_mode_is_refused(mode):
-    with DummyVectorEnv(count_fns(), autoreset_mode=mode) as pool:
-        with pytest.raises(ValueError, match="make the pool with autoreset_mode=None"):
-            pool.sessions()
+    text = "make the pool with autoreset_mode=None"
+    with (
+        DummyVectorEnv(count_fns(), autoreset_mode=mode) as pool,
+        pytest.raises(ValueError, match=text),
+    ):
+        pool.sessions()
 
 
 def test_a_wrapped_pool_is_refused():
-    with VectorEnvWrapper(DummyVectorEnv(count_fns())) as pool:
-        with pytest.raises(TypeError, match="wrap each env"):
-            pool.sessions()
+    with DummyVectorEnv(count_fns()) as pool, pytest.raises(TypeError, match="wrap each env"):
+        VectorEnvWrapper(pool).sessions()
 
 
 def test_another_event_loop_is_refused():
