@@ -11,6 +11,7 @@ from tests.support.helpers import ROOT, run_python
         ("quickstart", [], "Episode("),
         # Random actions give 22.
         ("http_sessions", ["--num-envs", "16", "--seconds", "3"], "reported: "),
+        ("llm_agents", ["--num-envs", "8", "--tasks", "12"], ""),
         ("cartpole_async", ["--goal", "200", "--max-steps", "200000"], "learnt"),
     ],
 )
