@@ -59,14 +59,14 @@ class SessionEnv(gym.Env[Any, Any]):
         if status != 200:
             raise ConnectionError(f"status {status}")
 
-    async def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+    async def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # type: ignore[override]
         """Begin the task of the options."""
         super().reset(seed=seed)
         self.task, self.step_number = options["task"], 0
         await self.ask(0)
         return f"task {self.task}", {}
 
-    async def step(self, action: Any) -> Any:
+    async def step(self, action: Any) -> Any:  # type: ignore[override]
         """Send an action."""
         self.step_number += 1
         await self.ask(self.step_number)
@@ -86,14 +86,14 @@ class BlockingSessionEnv(SessionEnv):
         if status != 200:
             raise ConnectionError(f"status {status}")
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # type: ignore[override]
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         """Begin the task of the options."""
         gym.Env.reset(self, seed=seed)
         self.task, self.step_number = options["task"], 0
         self.ask(0)
         return f"task {self.task}", {}
 
-    def step(self, action: Any) -> Any:  # type: ignore[override]
+    def step(self, action: Any) -> Any:
         """Send an action."""
         self.step_number += 1
         self.ask(self.step_number)

@@ -321,6 +321,8 @@ class Recovery:
         if supervisor is None or not isinstance(host, ProcessHost):
             return 0.0
         if host.life is Life.RUNNING:
+            if host.exit is not None:  # it was killed, and its end is not noticed yet
+                return math.inf
             if not self._fresh or i in self._unconfigured:
                 return 0.0
             host.close_env(self._limit)

@@ -125,13 +125,12 @@ class SessionCalls:
             elif fact:
                 (error,) = host.kill_slow([i], thread, fact)
             elif not spare:
-                host.end(f"a request of env {i} was cancelled")
+                host.kill(f"a request of env {i} was cancelled")
         self._flight.cancel(np.array([i]))
         if error is not None:
             self._recovery.handle(i, error, in_flight=False)
         if isinstance(host, ProcessHost):
             self._recovery.renew(i, None if spare else error or host.death_of(i))
-            self._flight.handle_ended_processes()
         return error
 
     def poll(self, task: Any) -> tuple[float, list[tuple[list[int], StepResult]], Errors, Errors]:
