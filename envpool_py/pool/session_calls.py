@@ -72,7 +72,8 @@ class SessionCalls:
             text = "sessions: others of this pool are open, or another call is under way"
             raise AlreadyPendingCallError(text, "sessions")
         self._flight.publish_early = True
-        self._recovery.in_sessions = self._recovery.tracks = True
+        self._tracked, self._recovery.tracks = self._recovery.tracks, True
+        self._recovery.in_sessions = True
         if not self._recovery.enabled:
             self._flight.batches.keep_last()
 
@@ -83,7 +84,7 @@ class SessionCalls:
                     self.stop(i)
                 self._flight.cancel(self._engine.all.ids)
                 self._flight.publish_early = self._pool.is_async
-                self._recovery.in_sessions = False
+                self._recovery.in_sessions, self._recovery.tracks = False, self._tracked
                 for failed in self._recovery.failed.values():  # the next reset recreates the env
                     failed.by_hand = True
         finally:
@@ -111,7 +112,8 @@ class SessionCalls:
         self._engine.send_resets(_one(i), requests)
 
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None:
-        host, error, spare = self._engine.hosts.of(i), None, True
+        host, spare = self._engine.hosts.of(i), True
+        error = EnvTimeoutError(f"env {i}: {fact}", (i,)) if fact else None
         if kill and not (isinstance(host, ThreadHost) and host.lags()):
             return None
         if isinstance(host, ProcessHost) and host.life is Life.RUNNING:

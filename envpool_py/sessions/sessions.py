@@ -306,8 +306,9 @@ class Sessions:
             if not self._answer(i, result) and i in self._settling:
                 self._settling.remove(i)
                 self._free.append(i)
-                if isinstance(result, EnvError):  # one gets the error: there may be no other env
-                    self._refuse_first(result)
+                waiters = [each for each in self._waiters if not each.done()]
+                if isinstance(result, EnvError) and waiters:  # there may be no other env
+                    waiters[0].set_exception(result)
         for i in lost.keys() & self._pending.keys():
             self._answer(i, lost[i])
         now = self._loop.time()
@@ -347,9 +348,3 @@ class Sessions:
             else:
                 self._settling.add(i)
                 self._event.set()
-
-    def _refuse_first(self, error: EnvError) -> None:
-        while self._waiters:
-            if not (waiter := self._waiters.popleft()).done():
-                waiter.set_exception(error)
-                return

@@ -481,6 +481,34 @@ def test_envs_of_this_thread_have_no_timeouts(place):
         asyncio.run(run(pool))
 
 
+class SlowEnv(envs.CountEnv):
+    """Takes a second to be made again."""
+
+    def __init__(self, tag, path):
+        super().__init__(tag)
+        if path.exists():
+            time.sleep(1)
+        path.touch()
+
+
+def test_a_timeout_while_the_process_of_the_env_is_replaced(tmp_path):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            async with sessions.open() as env:
+                while not env.done:
+                    await env.step(GO)
+            text = "env 0: did not end its reset within timeout=0.3 seconds"
+            with pytest.raises(EnvTimeoutError, match=text):  # it is recycled in a new process
+                async with sessions.open(timeout=0.3):
+                    raise AssertionError
+            async with sessions.open() as env:
+                assert env.obs.tolist() == [0, 0, 0]
+
+    fns = [functools.partial(SlowEnv, 0, tmp_path / "made")]
+    with PLACES["subproc-fork"](fns, recycle=1, fresh_process=True) as pool:
+        asyncio.run(run(pool))
+
+
 class PatientEnv(envs.CountEnv):
     """A coroutine: action 1 waits without end, 2 also when it is cancelled, until `may_end`."""
 
