@@ -26,6 +26,9 @@ from envpool_py.worker.watchdog import stack_of_thread
 if TYPE_CHECKING:
     from envpool_py.sessions import Sessions
 
+# Of a process in whose stack a session waits: the event loop stands still meanwhile.
+_QUIET = 5e-3
+
 Errors = dict[int, EnvError]
 
 
@@ -125,6 +128,7 @@ class SessionCalls:
                 text = f"env {i}: {fact}{line}; its coroutine was cancelled"
                 error = EnvTimeoutError(text, (i,), details=details)
             elif fact:
+                host.quiet = _QUIET
                 (error,) = host.kill_slow([i], thread, fact)
             elif not spare:
                 host.kill(f"a request of env {i} was cancelled")
