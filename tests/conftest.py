@@ -50,7 +50,7 @@ PEERS += tuple(
 )
 """The files and folders that import the libraries which are compared with or adapted to."""
 
-RAY = ("tests/ray", "tests/backends", "tests/pool")
+RAY = ("tests/ray", "tests/backends", "tests/pool", "tests/sessions")
 """The files and folders whose tests, all or those of any backend, run on Ray too."""
 
 SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")

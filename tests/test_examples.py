@@ -10,6 +10,7 @@ from tests.support.helpers import ROOT, run_python
     [
         ("quickstart", [], "Episode("),
         ("http_sessions", ["--num-envs", "16", "--seconds", "3"], "reported: "),
+        ("llm_agents", ["--num-envs", "8", "--tasks", "12"], ""),
     ],
 )
 def test_example(name, args, last):

@@ -4,7 +4,7 @@
 
     step, reset    check the states, store the actions, record, send
     fetch          wait for the results of some envs, or of the next ones that finish
-    _deliver       gather the rows into a batch, complete the infos, set the states
+    deliver        gather the rows into a batch, complete the infos, set the states
 
 Whole and partial batches, steps and resets differ only in the request that is sent and in the
 number of results to wait for. ``flight`` holds what is under way.
@@ -166,7 +166,7 @@ class Engine:
         """
         while True:
             self.flight.wait(len(envs.ids), None, envs.ids)
-            batch = self._deliver(envs, infos, resets=resets)
+            batch = self.deliver(envs, infos, resets=resets)
             if batch is not None:
                 return batch
 
@@ -187,11 +187,11 @@ class Engine:
             if self.exact:
                 ids, late = ids[:wait_num], ids[wait_num:]
                 states.unread.update(late.tolist())
-            batch = self._deliver(Selection(ids))
+            batch = self.deliver(Selection(ids))
             if batch is not None:
                 return batch
 
-    def _deliver(
+    def deliver(
         self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True
     ) -> StepResult | None:
         """Make a batch of the results of these envs, which have all arrived; see ``fetch``.

@@ -35,7 +35,7 @@ from envpool_py import interrupts
 from envpool_py.engine import policy
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
-from envpool_py.engine.states import DEAD, RESETTING, RESTARTED
+from envpool_py.engine.states import DEAD, RESETTING, RESTARTED, STEPPING
 from envpool_py.env.executor import RecycleDue
 from envpool_py.env.failures import env_error
 from envpool_py.env.heartbeat import CLOSING
@@ -96,6 +96,7 @@ class Recovery:
 
     Attributes:
         enabled: whether ``on_error="restart"``; else errors are raised.
+        in_sessions: whether a reset that failed is not sent again: its session gets the error.
         tracks: whether to call ``note_resets`` and ``returned``.
         failed: the envs that are to be recreated, or whose errors are not reported yet.
     """
@@ -110,6 +111,7 @@ class Recovery:
         # The failures of each env since it last completed an episode.
         self._failures = [0] * flight.hosts.num_envs
         self._logged = 0
+        self.in_sessions = False
         # The resets in flight that the caller asked for, which are sent again if they fail.
         self._resets: dict[int, Request] = {}
         # The envs of restarted processes that do not know options and position yet.
@@ -141,6 +143,7 @@ class Recovery:
         if known is not None and waits and (known.request is not None or not in_flight):
             return True  # its process has ended, too
         if not self.enabled:
+            self.failed.pop(i, None)  # it was recreated for sessions
             return False
         due: float | None
         if known is not None and waits:
@@ -218,7 +221,7 @@ class Recovery:
         if known is not None and known.request is not None:  # that failed, too
             first = known.request.error.partition(_THEN)[0]
             return known.request._replace(error=f"{first}{_THEN}{error.message}", before=None)
-        if i in self._resets:
+        if i in self._resets and not self.in_sessions:
             return self._resets[i]._replace(error=text)
         # In next_step mode after the end of an episode, no step is lost.
         if self._env_options.autoreset_mode == NEXT_STEP and self._flight.positions.of(i)[1]:
@@ -323,6 +326,8 @@ class Recovery:
         if supervisor is None or not isinstance(host, ProcessHost):
             return 0.0
         if host.life is Life.RUNNING:
+            if host.exit is not None:  # it was killed, and its end is not noticed yet
+                return math.inf
             if not self._fresh or i in self._unconfigured:
                 return 0.0
             host.close_env(self._limit)
@@ -451,12 +456,29 @@ class Recovery:
                     self._states.state[i] = RESTARTED
                 del self.failed[i]
 
+    def renew(self, i: int, error: EnvError | None = None) -> None:
+        """Recreate env ``i``, which is idle, if it has failed, or because of this error.
+
+        Its next row, of no step, says that the env can be reset.
+        """
+        request = Request("lost_step", (self._flight.batches.last_obs(i),))
+        with interrupts.deferred():
+            error = error or self._states.deaths.pop(i, None)
+            if error is not None and i not in self.failed:
+                self.failed[i] = Failed(error, 0.0, told=True)
+            if i in self.failed:
+                self.send(STEPPING, {i: request})
+            else:
+                self._flight.send(Selection(np.array([i])), STEPPING, [request])
+
     # ------------------------------------------------------------------------------------- by hand
 
     def revive(self, ids: IdArray) -> None:
         """Restart the processes of these envs that ended; ``run_jobs`` restarts no DEAD env."""
         self._await_events(0.0)
         dead = ids[self._states.state[ids] == DEAD]
+        if self.failed and not self.enabled:  # in sessions, which have ended
+            dead = ids[[i in self.failed or i in dead for i in ids.tolist()]]
         if len(dead):
             self.restart(dead)
 

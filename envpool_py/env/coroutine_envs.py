@@ -138,6 +138,11 @@ def abandon(thread: int) -> None:
         call.future.cancel()
 
 
+def waits(thread: int) -> bool:
+    """Whether this thread waits for a coroutine, or for its result."""
+    return thread in _waiting
+
+
 def frames_of(thread: int) -> list[tuple[FrameType, int]]:
     """Return frames and lines of the coroutine for which this thread waits, the innermost first."""
     found: list[tuple[FrameType, int]] = []

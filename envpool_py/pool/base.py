@@ -30,10 +30,9 @@ from envpool_py.env_ids import IdArray, Ids, Selection
 from envpool_py.errors import EnvError, warn
 from envpool_py.interrupts import suppressed
 from envpool_py.options import AllOptions, EnvOptions, check_timeout, split
-from envpool_py.pool import arguments, call_guard
+from envpool_py.pool import arguments, call_guard, frame_grid, session_calls
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
-from envpool_py.pool.frame_grid import render_grid
 from envpool_py.pool.inner import Inner
 from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
 from envpool_py.pool.recv_async import recv_async
@@ -345,7 +344,8 @@ class BaseVectorEnv:
         return self._ask(ids_.one_of(id, env_id), Request("render", kwargs=kwargs))
 
     recv_async = recv_async
-    render_grid = render_grid
+    sessions = session_calls.sessions
+    render_grid = frame_grid.render_grid
     __class__ = property(class_of)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
@@ -41,12 +41,10 @@ def one_at_a_time(method: F) -> F:
             if self._calls.setdefault("now", frame) is not frame:
                 if runs(self._calls.get("now")):
                     name, kind = method.__name__, type(self).__name__
-                    raise AlreadyPendingCallError(  # noqa: TRY301 - `finally` drops the frame
-                        f"{name}: another call of this {kind} is under way; a pool takes one call"
-                        " at a time, from any thread or signal handler; only close() is always"
-                        " allowed",
-                        name,
-                    )
+                    text = f"another call of this {kind} is under way; a pool takes one call at a"
+                    text += " time, from any thread or signal handler; only close() is always"
+                    text = getattr(self._calls.get("now"), "refusal", f"{text} allowed")
+                    raise AlreadyPendingCallError(f"{name}: {text}", name)  # noqa: TRY301 - `finally` drops the frame
                 self._calls["now"] = frame
             result = method(self, *args, **kwargs)
             if self.is_closed:
@@ -67,9 +65,14 @@ def one_at_a_time(method: F) -> F:
     return cast("F", call)
 
 
-def runs(frame: FrameType | None) -> bool:
-    """Whether the call with this frame has not ended; ``clear`` of such a frame raises."""
+def runs(frame: Any) -> bool:
+    """Whether the call with this frame has not ended; ``clear`` of such a frame raises.
+
+    What is in the place of a frame, with a ``refusal``, does not end by itself.
+    """
     try:
+        if hasattr(frame, "refusal"):
+            return True
         if frame is not None:
             frame.clear()
     except ordinary(RuntimeError):
@@ -80,6 +83,7 @@ def runs(frame: FrameType | None) -> bool:
 def await_end(pool: Any, seconds: float) -> None:
     """Wait at most ``seconds`` until a call in another thread has noticed the close."""
     noted = pool._calls.get("now")  # noqa: SLF001 - the calls are kept for this
+    noted = getattr(noted, "frame", noted)  # sessions let other calls wait, but no close
     # If the call is in this thread, a signal handler runs above it: the call cannot go on now.
     stack = traceback.walk_stack(sys._getframe())  # noqa: SLF001
     if all(frame is not noted for frame, _ in stack):

@@ -48,7 +48,7 @@ async def recv_async(self: Any) -> StepResult:
     begun: float | None = None
     flight.awaiting = task
     try:
-        with _listening(flight.hosts, loop, event) as longest:
+        with listening(flight.hosts, loop, event) as longest:
             await asyncio.sleep(0)  # even if a batch is there: other coroutines must run
             while True:
                 event.clear()
@@ -71,7 +71,7 @@ async def recv_async(self: Any) -> StepResult:
 
 
 @contextlib.contextmanager
-def _listening(
+def listening(
     hosts: HostGroup, loop: asyncio.AbstractEventLoop, event: asyncio.Event
 ) -> Iterator[float]:
     """Set ``event`` when results arrive or the pool is closed; the value: how often to look."""

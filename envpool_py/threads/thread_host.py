@@ -192,6 +192,10 @@ class ThreadHost(process_host.ProcessHost):
             self.stream.cancelled.update(dict.fromkeys(envs, self.sent))
             coroutine_envs.cancel(self.process.ident, self._envs.is_cancelled)
 
+    def lags(self) -> bool:
+        """Whether the thread carries out a request that was cancelled."""
+        return self._envs.is_cancelled()
+
     def _stack_of(self, thread: int) -> tuple[str, str]:
         thread = thread or self.process.ident
         if coroutine_envs.frames_of(thread):

@@ -78,12 +78,13 @@ class ProcessHost:
         exit: why it has ended, or was killed; None before that.
         deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
         name: what errors call the process.
+        quiet: see ``watchdog.QUIET``.
         items: the data that the process sent beside rows, each with the token of its request.
         sent: the number of messages written, or waiting to be written.
         unclosed: the envs whose ``close`` has not ended.
     """
 
-    name, killed = "worker process", "was killed"
+    name, killed, quiet = "worker process", "was killed", watchdog.QUIET
 
     number: int
     ids: list[int]
@@ -328,7 +329,7 @@ class ProcessHost:
 
     def _stack_of(self, thread: int) -> tuple[str, str]:
         """Return the user's line and the env's frames at which this thread is now."""
-        return watchdog.await_stack(self.stacks, self.process.pid, thread)
+        return watchdog.await_stack(self.stacks, self.process.pid, thread, self.quiet)
 
     def _is_alive(self) -> bool:
         return self.life in (Life.STARTING, Life.RUNNING)

@@ -34,8 +34,8 @@ from envpool_py.env.spaces import Array
 
 #: Seconds that a stuck process has to write its stack.
 STACK_GRACE = 0.5
-# Seconds without a further line after which a stack is complete; long enough for a busy machine.
-_QUIET = 0.1
+#: Seconds without a further line after which a stack is complete; long enough for a busy machine.
+QUIET = 0.1
 
 #: The signal that requests the stack; envs are not likely to use this one.
 STACK_SIGNAL: int = signal.SIGRTMAX if hasattr(signal, "SIGRTMAX") else signal.SIGTERM
@@ -101,18 +101,18 @@ class Watchdog:
         return found
 
 
-def await_stack(fd: int, pid: int, thread: int = 0) -> tuple[str, str]:
+def await_stack(fd: int, pid: int, thread: int = 0, quiet: float = QUIET) -> tuple[str, str]:
     """Request the stack of this process, and wait for it; see ``read_stack``."""
     with contextlib.suppress(ProcessLookupError):  # its children have no handler
         os.kill(pid, STACK_SIGNAL)
         os.kill(pid, signal.SIGCONT)  # a stopped process handles no other signal
     size, limit = 0, time.monotonic() + STACK_GRACE
-    quiet = limit
-    while time.monotonic() < min(limit, quiet):
+    due = limit
+    while time.monotonic() < min(limit, due):
         time.sleep(1e-3)
         if os.fstat(fd).st_size > size:
             size = os.fstat(fd).st_size
-            quiet = time.monotonic() + _QUIET
+            due = time.monotonic() + quiet
     return read_stack(fd, thread)
 
 

@@ -89,6 +89,11 @@ class VectorEnvWrapper(BaseVectorEnv):
     drain = _observed(BaseVectorEnv.drain)
     recv_async = BaseVectorEnv.recv_async  # calls ``recv`` of the wrapper
 
+    def sessions(self) -> Any:
+        """Raise TypeError: a wrapper changes batches, and a session has no batch."""
+        text = "wrap each env instead, in its env_fn, or use the sessions of wrapper.venv"
+        raise TypeError(f"sessions: {type(self).__name__} changes batches; {text}")
+
     def _changed(self, obs: Any, infos: Any) -> Any:
         if getattr(self.observations, "__func__", None) is VectorEnvWrapper.observations:
             return obs

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ON_TOP = {"bench", "cli", "collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3"}
-ON_TOP |= {"wrappers"}
+ON_TOP |= {"sessions", "wrappers"}
 """The packages on top of the pools; all other rooms are the inside."""
 
 

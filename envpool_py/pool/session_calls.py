@@ -1,0 +1,164 @@
+"""``SessionCalls``: what the sessions of a pool ask of its engine, without a wait."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError
+
+from envpool_py.engine.flight import NotYet
+from envpool_py.engine.states import DEAD, RESETTING, STEPPING
+from envpool_py.env import coroutine_envs
+from envpool_py.env.block import BESIDE, StepResult
+from envpool_py.env_ids import Selection
+from envpool_py.errors import EnvError, EnvTimeoutError
+from envpool_py.pool import arguments, call_guard, recv_async
+from envpool_py.threads.thread_host import ThreadHost
+from envpool_py.worker.host import Life
+from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.watchdog import stack_of_thread
+
+if TYPE_CHECKING:
+    from envpool_py.sessions import Sessions
+
+# Of a process in whose stack a session waits: the event loop stands still meanwhile.
+_QUIET = 5e-3
+
+Errors = dict[int, EnvError]
+
+
+@call_guard.one_at_a_time
+def sessions(self: Any) -> Sessions:
+    """Return ``Sessions``, for ``async with``: each coroutine steps one env.
+
+    Meanwhile the pool refuses all other calls but ``close``.
+    """
+    from envpool_py.sessions import Sessions  # noqa: PLC0415 - asyncio takes 30 ms
+
+    if self.autoreset_mode is not None:
+        raise ValueError("sessions: they reset the envs; make the pool with autoreset_mode=None")
+    return Sessions(SessionCalls(self))
+
+
+def _one(i: int) -> Selection:
+    return Selection(np.array([i]))
+
+
+class SessionCalls:
+    """Requests to single envs, and their results; see ``sessions.Calls``.
+
+    In the place of the frame of a call, it lets the pool refuse other calls.
+    """
+
+    refusal = "its sessions are open, and they alone step its envs"
+    frame: Any = None  # of ``poll``
+
+    def __init__(self, pool: Any) -> None:
+        self._pool, self._engine, self.num_envs = pool, pool.engine, pool.env_num
+        self._recovery, self._flight = pool.engine.recovery, pool.engine.flight
+        self.steps_here = bool(pool.engine.hosts.local)
+
+    def listening(self, loop: Any, event: Any) -> AbstractContextManager[float]:
+        return recv_async.listening(self._engine.hosts, loop, event)
+
+    def begin(self) -> None:
+        self._pool._assert_open()  # noqa: SLF001
+        if self._flight.states.num_in_flight:
+            text = f"sessions: envs {self._pool.waiting_id} are in flight; call drain() or cancel()"
+            raise AlreadyPendingCallError(text, "sessions")
+        if self._pool._calls.setdefault("now", self) is not self:  # noqa: SLF001
+            text = "sessions: others of this pool are open, or another call is under way"
+            raise AlreadyPendingCallError(text, "sessions")
+        self._flight.publish_early = True
+        self._tracked, self._recovery.tracks = self._recovery.tracks, True
+        self._recovery.in_sessions = True
+        if not self._recovery.enabled:
+            self._flight.batches.keep_last()
+
+    def end(self, ids: Collection[int]) -> None:
+        try:
+            if not self._pool.is_closed:
+                for i in ids:
+                    self.stop(i)
+                self._flight.cancel(self._engine.all.ids)
+                self._flight.publish_early = self._pool.is_async
+                self._recovery.in_sessions, self._recovery.tracks = False, self._tracked
+                for failed in self._recovery.failed.values():  # the next reset recreates the env
+                    failed.by_hand = True
+        finally:
+            self._pool._calls.clear()  # noqa: SLF001
+
+    def prepare(self, i: int) -> bool:
+        if (state := self._flight.states.state[i]) in (STEPPING, RESETTING):
+            return False
+        if is_lost := state == DEAD or i in self._recovery.failed:
+            self._recovery.renew(i)
+        return not is_lost
+
+    def check(self, i: int) -> None:
+        self._pool._assert_open()  # noqa: SLF001
+        failed, death = self._recovery.failed.get(i), self._flight.states.deaths.get(i)
+        if failed is not None or death is not None:
+            raise (failed.error if death is None else death).with_traceback(None)
+
+    def send_step(self, i: int, action: Any) -> None:
+        self._engine.send_steps(_one(i), [action])
+
+    def send_reset(self, i: int, **given: Any) -> None:
+        lists = {name: None if value is None else [value] for name, value in given.items()}
+        requests = arguments.reset_requests([i], kwargs={}, **lists)
+        self._engine.send_resets(_one(i), requests)
+
+    def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None:
+        host, spare = self._engine.hosts.of(i), True
+        error = EnvTimeoutError(f"env {i}: {fact}", (i,)) if fact else None
+        if kill and not (isinstance(host, ThreadHost) and host.lags()):
+            return None
+        if isinstance(host, ProcessHost) and host.life is Life.RUNNING:
+            env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
+            is_idle = not env or coroutine_envs.waits(thread)
+            spare = isinstance(host, ThreadHost) and not kill and is_idle
+            if spare and fact:  # ``flight.cancel`` cancels a coroutine, but no other code
+                line, details = stack_of_thread(thread)
+                text = f"env {i}: {fact}{line}; its coroutine was cancelled"
+                error = EnvTimeoutError(text, (i,), details=details)
+            elif fact:
+                host.quiet = _QUIET
+                (error,) = host.kill_slow([i], thread, fact)
+            elif not spare:
+                host.kill(f"a request of env {i} was cancelled")
+        self._flight.cancel(np.array([i]))
+        if error is not None:
+            self._recovery.handle(i, error, in_flight=False)
+        if isinstance(host, ProcessHost):
+            self._recovery.renew(i, None if spare else error or host.death_of(i))
+        return error
+
+    def poll(self, task: Any) -> tuple[float, list[tuple[list[int], StepResult]], Errors, Errors]:
+        self._pool._assert_open()  # noqa: SLF001
+        engine, flight, seconds = self._engine, self._flight, 0.0
+        rows: list[tuple[list[int], StepResult]] = []
+        errors: Errors = {}
+        flight.awaiting, flight.polls_since, self.frame = task, time.monotonic(), sys._getframe()  # noqa: SLF001
+        try:
+            ids = flight.wait(1, None, None)
+            alone = engine.block.mark[ids] & BESIDE > 0  # maybe errors: a batch combines them
+            for part in [ids[~alone], *ids[alone].reshape(-1, 1)]:
+                try:
+                    fresh = len(part) and part[0] not in errors
+                    if fresh and (batch := engine.deliver(Selection(part), resets=False)):
+                        rows.append((part.tolist(), batch))
+                except EnvError as error:
+                    ended = ~flight.states.in_flight()
+                    errors |= {j: error for j in error.env_ids if ended[j]}
+        except NotYet as not_yet:
+            seconds = not_yet.seconds
+        finally:
+            flight.awaiting = flight.polls_since = self.frame = None
+        failed = self._recovery.failed.items()
+        return seconds, rows, errors, {i: one.error for i, one in failed if not one.is_planned}
