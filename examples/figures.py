@@ -148,6 +148,18 @@ def evaluation() -> dict[str, float]:
     return {**found, "gain": median(row["sb3"] / row["ours"] for row in rows)}
 
 
+def start() -> dict[str, float]:
+    """Start to the first batch and close in milliseconds, megabytes of a worker process."""
+    methods = ("--method", "fork", "--method", "forkserver")
+    cases = ("--case", "cartpole", "--case", "halfcheetah", "--torch", "no")
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in _rows("examples/benchmark/start.py", *methods, *cases):
+        key = f"{row['method']}.{row['case']}.{row['pool']}"
+        for fact, unit in (("start", 1e3), ("memory", 1), ("descriptors", 1), ("close", 1e3)):
+            values[f"{key}.{fact}"].append(unit * row[fact])
+    return {key: median(own) for key, own in values.items()}
+
+
 def threads() -> dict[str, float]:
     """Envs that sleep 25 to 75 ms, in threads and in processes, whole and partial batches.
 
@@ -256,6 +268,7 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "ppo": ppo,
     "rollouts": rollouts,
     "evaluation": evaluation,
+    "start": start,
     "threads": threads,
     "free": free,
     "overhead": overhead,

@@ -17,6 +17,7 @@ from tests.support.helpers import ROOT
 sys.path.append(str(ROOT / "examples"))
 
 import figures
+import start
 from simulator import Simulator
 
 from envpool_py.errors import WorkerDiedError
@@ -139,6 +140,12 @@ def test_a_measurement_has_all_figures(monkeypatch):
                 }
                 for name in figures.waiting.POOLS
                 for num_envs in (16, 256)
+            ],
+            "start.py": [
+                {"pool": pool, "case": case, "method": method, **dict.fromkeys(start.FACTS, 1.0)}
+                for pool in start.POOLS
+                for case in ("cartpole", "halfcheetah")
+                for method in ("fork", "forkserver")
             ],
             "rollouts.py": [{"whole": 3.0, "async": 1.0}] * 3,
             "evaluation.py": [{"sb3": 3.0, "ours": 1.0}] * 3,
