@@ -21,7 +21,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.context import BaseContext
+from multiprocessing.context import BaseContext, ForkServerContext
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -36,7 +36,7 @@ from envpool_py.env.heartbeat import CLOSING, MAKING, REQUEST
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
-from envpool_py.worker import file_descriptors, messages, process_host, worker_loop
+from envpool_py.worker import file_descriptors, fork_server, messages, process_host, worker_loop
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.host import Life
 from envpool_py.worker.poller import Poller
@@ -83,6 +83,8 @@ class Supervisor:
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         self.context = self._check_context(context)
+        if type(self.context) is ForkServerContext and num_processes > 1:
+            self.context = fork_server.Context()
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
@@ -90,6 +92,7 @@ class Supervisor:
         self._options = options
         self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
+        self._clean: fork_server.Context | None = None  # for processes that must not be forked
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
@@ -175,7 +178,10 @@ class Supervisor:
     def start(self) -> None:
         """Start all processes and return while they make their envs; OSError if one fails."""
         self._open()
+        host = self.hosts[0]
         try:
+            if isinstance(self.context, fork_server.Context):
+                self.context.prepare(self._fns, process_host.SLOW_START)
             with self.starting(warn_of_forks=True):
                 for host in self.hosts:
                     host.start()
@@ -227,7 +233,8 @@ class Supervisor:
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
         if host.starts_by_fork() and _uses_cuda():
-            host.start_by(multiprocessing.get_context("forkserver"), self._pickled)
+            self._clean = self._clean or fork_server.Context()
+            host.start_by(self._clean, self._pickled)
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
@@ -318,6 +325,9 @@ class Supervisor:
             self._await_exits(5)
             with interrupts.deferred():
                 self._finalizer.cancel()
+                for context in (self.context, self._clean):
+                    if isinstance(context, fork_server.Context):
+                        context.close()
                 self.poller.close()
                 while self._fds:
                     file_descriptors.release(self._fds.pop())
