@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -27,9 +28,29 @@ def limit_threads(num_threads: int | None) -> None:
         os.environ.setdefault(f"{limit}_THREADS", str(num_threads))
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(num_threads)
-    with contextlib.suppress(ImportError):
-        # The limit holds until the process ends, because nothing restores it.
-        importlib.import_module("threadpoolctl").threadpool_limits(num_threads)
+    found = thread_pools()
+    # To set the number that a library has already would start its threads.
+    if found is not None and any(one["num_threads"] != num_threads for one in found.info()):
+        found.limit(limits=num_threads)  # until the process ends, because nothing restores it
+
+
+@functools.cache
+def thread_pools() -> Any | None:
+    """Return the thread pools of all loaded libraries, found by threadpoolctl; None: not installed.
+
+    A process that forks others makes the search, which is slow, once for all.
+    """
+    try:
+        return importlib.import_module("threadpoolctl").ThreadpoolController()
+    except ImportError:
+        return None
+
+
+def limited_for_forks(num_threads: int | None) -> contextlib.AbstractContextManager[object]:
+    """Limit the threads of libraries within a block, so that no forked process has to do it."""
+    thread_pools.cache_clear()  # a library may have been loaded since
+    found = thread_pools() if num_threads is not None else None
+    return contextlib.nullcontext() if found is None else found.limit(limits=num_threads)
 
 
 def pin(number: int) -> None:

@@ -14,7 +14,6 @@ import json
 import os
 import pickle
 import pickletools
-import re
 import signal
 import sys
 import types
@@ -22,14 +21,11 @@ from collections.abc import Iterable
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
 from typing import Any
 
-import gymnasium as gym
-
+from envpool_py.env_by_name import modules_of_id
 from envpool_py.errors import warn
-from envpool_py.worker import file_descriptors
+from envpool_py.worker import cores_and_threads, file_descriptors
 
 _VARIABLE = "ENVPOOL_PY_FORK_SERVER"
-# Of an id in the registry, with the module that registers it, such as "ale_py:ALE/Pong-v5".
-_ID = re.compile(r"([\w.]+):[\w/-]+-v\d+")
 
 
 class _Probe:
@@ -74,16 +70,16 @@ class Context(context.ForkServerContext):
         process.server = self._server
         return process
 
-    def prepare(self, pickled: Iterable[bytes], patience: float) -> None:
+    def prepare(self, pickled: Iterable[bytes], threads: int | None, patience: float) -> None:
         """Start the server; wait until it has imported the modules that these env_fns name.
 
-        There is a warning if that takes more than ``patience`` seconds.
+        ``threads``: see ``limit_threads``. There is a warning after ``patience`` seconds.
         """
         users: Any = forkserver._forkserver  # noqa: SLF001
         self._server.set_forkserver_preload([*users._preload_modules, __name__])  # noqa: SLF001
         path = spawn.get_preparation_data("")["sys_path"]
         names = sorted(modules_in(pickled) | _modules_of_main())
-        os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, names])
+        os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, threads, names])
         try:
             status, data = self._server.connect_to_new_process([])
         finally:
@@ -92,8 +88,8 @@ class Context(context.ForkServerContext):
             with os.fdopen(data, "wb") as file:
                 file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
             if not file_descriptors.is_readable(status, patience):
-                text = f"the fork server has not imported all modules after {patience:g} seconds"
-                warn(f"{text}; still waiting: {', '.join(names)}")
+                text = "the fork server has not imported the modules of the envs"
+                warn(f"{text} after {patience:g} seconds; still waiting")
                 file_descriptors.is_readable(status, None)
         finally:
             os.close(status)
@@ -110,16 +106,8 @@ def modules_in(pickled: Iterable[bytes]) -> set[str]:
     """Return the modules that these pickles name, and those of the ids of envs in them."""
     texts = {text for data in set(pickled) for _, text, _ in pickletools.genops(data)}
     names = [text for text in texts if isinstance(text, str)]
-    found = (sys.modules.keys() & names).union(*map(_modules_of_id, names))
+    found = (sys.modules.keys() & names).union(*map(modules_of_id, names))
     return found - {"__main__", "builtins"}
-
-
-def _modules_of_id(text: str) -> set[str]:
-    """Return the modules that ``gymnasium.make`` imports for this id; none if it is no id."""
-    named = _ID.fullmatch(text)
-    entry = getattr(gym.registry.get(text.rpartition(":")[2]), "entry_point", None)
-    found = {named[1]} if named else set()
-    return found | ({entry.partition(":")[0]} if isinstance(entry, str) else set())
 
 
 def _modules_of_main() -> set[str]:
@@ -135,12 +123,15 @@ def _modules_of_main() -> set[str]:
 
 def _import_all() -> None:
     """Import the modules that the variable names, if this process is the server."""
-    parent, path, argv, names = json.loads(os.environ.pop(_VARIABLE))
+    parent, path, argv, threads, names = json.loads(os.environ.pop(_VARIABLE))
     if parent == os.getppid():
         sys.path[:], sys.argv = path, argv
+        cores_and_threads.limit_threads(threads)  # libraries read variables when they are imported
         for name in names:
             with contextlib.suppress(BaseException):  # the process that needs it raises it again
                 importlib.import_module(name)
+        cores_and_threads.thread_pools.cache_clear()
+        cores_and_threads.limit_threads(threads)
         gc.collect()
         gc.freeze()  # else a collection of garbage would copy every page in every process
 

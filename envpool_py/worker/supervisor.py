@@ -11,6 +11,8 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import logging
 import math
 import multiprocessing
@@ -27,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py import interrupts
+from envpool_py import env_by_name, interrupts
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
@@ -36,7 +38,14 @@ from envpool_py.env.heartbeat import CLOSING, MAKING, REQUEST
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
-from envpool_py.worker import file_descriptors, fork_server, messages, process_host, worker_loop
+from envpool_py.worker import (
+    cores_and_threads,
+    file_descriptors,
+    fork_server,
+    messages,
+    process_host,
+    worker_loop,
+)
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.host import Life
 from envpool_py.worker.poller import Poller
@@ -125,9 +134,17 @@ class Supervisor:
         An interrupt during a fork would be lost in callbacks, or reach a child that does not have
         its own process group yet. Python 3.12 warns of every fork in a program with threads.
         """
+        frozen, threads = gc.get_freeze_count(), self._options.threads_per_process
         with interrupts.deferred(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            yield
+            try:
+                if not frozen:  # else a collection of garbage would copy every page in a process
+                    gc.freeze()
+                with cores_and_threads.limited_for_forks(threads if self._forks() else None):
+                    yield
+            finally:
+                if not frozen:
+                    gc.unfreeze()
         for one in caught:
             if "multi-threaded, use of fork" not in str(one.message):
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
@@ -163,9 +180,10 @@ class Supervisor:
 
     def _packed(self, env_fn: Callable[[], object], i: int) -> Any:
         """Pickle the ``env_fn`` of env ``i`` for another program; may raise EnvError."""
-        if self.context is None or self.context.get_start_method() == "fork":
-            return env_fn
-        return self._pickled(env_fn, i)
+        return env_fn if self.context is None or self._forks() else self._pickled(env_fn, i)
+
+    def _forks(self) -> bool:
+        return self.context is not None and self.context.get_start_method() == "fork"
 
     def _pickled(self, env_fn: Callable[[], object], i: int) -> bytes:
         try:
@@ -181,7 +199,12 @@ class Supervisor:
         host = self.hosts[0]
         try:
             if isinstance(self.context, fork_server.Context):
-                self.context.prepare(self._fns, process_host.SLOW_START)
+                threads = self._options.threads_per_process
+                self.context.prepare(self._fns, threads, process_host.SLOW_START)
+            elif self._forks():  # once here, rather than in each process
+                for name in set[str]().union(*map(env_by_name.modules_of, self._fns)):
+                    with interrupts.suppressed(Exception, SystemExit):  # the env raises it again
+                        importlib.import_module(name)
             with self.starting(warn_of_forks=True):
                 for host in self.hosts:
                     host.start()

@@ -1,5 +1,10 @@
-"""The fork server of a pool imports the modules of its envs once, and ends with the pool."""
+"""What processes share from their start: the modules of their envs, imported once.
 
+Under fork the program imports them, else a fork server, which ends with the pool.
+"""
+
+import gc
+import importlib
 import multiprocessing.forkserver
 import os
 import signal
@@ -8,8 +13,9 @@ from functools import partial
 import gymnasium as gym
 import pytest
 
-from envpool_py import ShmemVectorEnv
+from envpool_py import ShmemVectorEnv, env_by_name
 from envpool_py.env.failures import dumps_by_value
+from envpool_py.sb3 import DummyVecEnv, make_vec_env
 from envpool_py.worker import fork_server
 from tests.faults.helpers import count_fns, kill
 from tests.support import envs
@@ -36,41 +42,44 @@ gym.register("Counted-v0", entry_point="counted:Env", disable_env_checker=True)
 def pids():
     return [int(line) for line in Path("pids").read_text().split()]
 
-def pool(make=lambda: gym.make("Counted-v0")):
-    return ShmemVectorEnv([make] * 3, context="forkserver")
+def pool():
+    return ShmemVectorEnv([lambda: gym.make("Counted-v0")] * 3, context=sys.argv[1])
 
 if __name__ == "__main__":
 """
 
 
-def run(folder, module, program):
+def run(folder, module, program, context="forkserver"):
     (folder / "counted.py").write_text(MODULE + module)
     lines = ["    " + line for line in program.strip().splitlines()]
     (folder / "program.py").write_text(PROGRAM + "\n".join(lines) + "\n")
-    return run_python("program.py", cwd=folder)
+    return run_python("program.py", context, cwd=folder)
 
 
 ONCE = """
 with pool() as envs:
     first = envs.call("pid")
-    (server,) = pids()
-    assert server in children() and server not in (os.getpid(), *first)
+    (importing,) = pids()
+    assert importing not in first
+    assert (importing == os.getpid()) == (sys.argv[1] == "fork")
+    assert (importing in children()) == (sys.argv[1] == "forkserver")
     envs.reset()
     os.kill(first[1], signal.SIGKILL)
     envs.restart([1])
-    assert pids() == [server] and envs.call("pid")[1] != first[1]
-assert "counted" not in sys.modules
-assert server not in children()
+    assert pids() == [importing] and envs.call("pid")[1] != first[1]
+assert ("counted" in sys.modules) == (sys.argv[1] == "fork")
+assert importing not in children()
 """
 
 
-def test_a_module_is_imported_once_for_all_processes_and_restarts(tmp_path):
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_a_module_is_imported_once_for_all_processes_and_restarts(context, tmp_path):
     module = """
 class Env(CountEnv):
     def __init__(self, render_mode=None):
         super().__init__(0)
 """
-    assert run(tmp_path, module, ONCE) == "imported\n"
+    assert run(tmp_path, module, ONCE, context) == "imported\n"
 
 
 BROKEN = """
@@ -80,14 +89,15 @@ except EnvError as error:
     assert "env_fn raised" in str(error) and "counted.py" in str(error), error
 else:
     raise AssertionError("no error")
-assert len(set(pids())) == 4  # the server, which goes on, and then the processes
+assert len(set(pids())) == 4  # the server or the program, which goes on, and then the processes
 assert not [pid for pid in pids() if pid in children()]
 """
 
 
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
 @pytest.mark.parametrize("error", ["ValueError('no')", "SystemExit(3)"])
-def test_a_module_whose_import_fails_is_an_error_of_the_env(error, tmp_path):
-    run(tmp_path, f"raise {error}", BROKEN)
+def test_a_module_whose_import_fails_is_an_error_of_the_env(error, context, tmp_path):
+    run(tmp_path, f"raise {error}", BROKEN, context)
 
 
 INTERRUPTED = """
@@ -139,7 +149,7 @@ warnings.showwarning = show
 with pool() as envs:
     envs.reset()
 (text,) = texts
-assert text.endswith("after 0.1 seconds; still waiting: counted"), text
+assert text.endswith("the modules of the envs after 0.1 seconds; still waiting"), text
 """
 
 
@@ -152,6 +162,9 @@ def test_an_import_that_takes_long_is_warned_of(tmp_path):
 class Variables(envs.CountEnv):
     def variables(self):
         return dict(os.environ)
+
+    def pools(self):
+        return importlib.import_module("threadpoolctl").threadpool_info()
 
 
 def test_the_program_keeps_its_own_server_and_environment():
@@ -191,3 +204,71 @@ def test_what_the_server_imports():
     own = fork_server.modules_in([pickled(partial(envs.CountEnv, "this:that"))])
     assert "tests.support.envs" in own
     assert not own & {"this", "__main__"}
+
+
+HALF_CHEETAH = "gymnasium.envs.mujoco.half_cheetah_v5"
+
+
+def with_variable():
+    os.environ["MUJOCO_GL"] = "egl"
+    return gym.make("HalfCheetah-v5")
+
+
+def maker(env_id):
+    return lambda: gym.make(env_id)
+
+
+@pytest.mark.parametrize(
+    ("env_fn", "modules"),
+    [
+        (partial(gym.make, "HalfCheetah-v5"), {HALF_CHEETAH}),
+        (partial(partial(gym.make, "HalfCheetah-v5"), max_episode_steps=3), {HALF_CHEETAH}),
+        (lambda: gym.make("HalfCheetah-v5", render_mode="rgb_array"), {HALF_CHEETAH}),
+        (partial(gym.make, "ale_py:ALE/Nowhere-v5"), {"ale_py"}),
+        (env_by_name.env_fn_of("HalfCheetah-v5", {}), {HALF_CHEETAH}),
+        (env_by_name.env_fn_of(gym.spec("HalfCheetah-v5"), {}, [gym.Wrapper]), {HALF_CHEETAH}),
+        # Functions that may do something before, or make something else:
+        (with_variable, set()),
+        (partial(with_variable), set()),
+        (maker("HalfCheetah-v5"), set()),
+        (lambda: maker("HalfCheetah-v5"), set()),
+        (lambda: gym.spec("HalfCheetah-v5"), set()),
+        (lambda: [gym.make("HalfCheetah-v5"), os], set()),
+        (partial(maker, "HalfCheetah-v5"), set()),
+        (partial(gym.make, "Nowhere-v0"), set()),
+        (envs.CountEnv, set()),
+        (partial(envs.CountEnv, "HalfCheetah-v5"), set()),
+        ("HalfCheetah-v5", set()),
+    ],
+)
+def test_the_modules_that_the_program_imports_under_fork(env_fn, modules):
+    assert env_by_name.modules_of(env_fn) == modules
+
+
+def test_the_sb3_interface_makes_known_envs():
+    found = []
+
+    def vec_env(env_fns):
+        found.extend(env_fns)
+        return DummyVecEnv(env_fns)
+
+    make_vec_env("CartPole-v1", 2, vec_env_cls=vec_env).close()
+    assert set().union(*map(env_by_name.modules_of, found)) == {
+        "gymnasium.envs.classic_control.cartpole"
+    }
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_program_keeps_its_garbage_collection_and_its_threads(frozen):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    before = threadpoolctl.threadpool_info()
+    gc.freeze() if frozen else gc.unfreeze()  # pytest has frozen its own objects
+    try:
+        count = gc.get_freeze_count()
+        with ShmemVectorEnv([Variables] * 2, context="fork", threads_per_process=1) as pool:
+            for info in pool.call("pools"):
+                assert {one["num_threads"] for one in info} == {1}
+        assert (gc.get_freeze_count() > 0) == frozen == (count > 0)
+    finally:
+        gc.freeze()
+    assert threadpoolctl.threadpool_info() == before
