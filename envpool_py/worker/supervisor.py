@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import logging
@@ -50,7 +51,7 @@ from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.host import Life
 from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.watchdog import Watchdog
+from envpool_py.worker.watchdog import Watchdog, shares_stacks
 
 _LOGGER = logging.getLogger("envpool_py")
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
@@ -158,10 +159,12 @@ class Supervisor:
         self._fds += os.pipe()
         self._fds.append(shared_memory.create())
         theirs, ours, self._memory = self._fds
+        stacks = shared_memory.create() if shares_stacks() else -1
+        self._fds.append(stacks)
         file_descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
         results = self.poller.theirs
-        shared = worker_loop.Shared(may_spin, self._options, results, self._memory, theirs)
+        shared = worker_loop.Shared(may_spin, self._options, results, self._memory, theirs, stacks)
         self._add_hosts(ProcessHost, self.context, shared)
 
     def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
@@ -211,7 +214,8 @@ class Supervisor:
         except ordinary(OSError) as found:
             error: Any = found
             text = f"{error.strerror}: cannot start {host.name} {host.number} of {len(self.hosts)}"
-            raise OSError(error.errno, f"{text}; pass a smaller {self.counted}") from error
+            hint = "raise `ulimit -n`, or " if error.errno == errno.EMFILE else ""
+            raise OSError(error.errno, f"{text}; {hint}pass a smaller {self.counted}") from error
 
     def await_started(
         self, chunks: list[bytes], check: Callable[[], object]

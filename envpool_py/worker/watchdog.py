@@ -24,6 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,16 +37,22 @@ from envpool_py.interrupts import suppressed
 STACK_GRACE = 0.5
 # Seconds without a further line after which a stack is complete; long enough for a busy machine.
 _QUIET = 0.1
+# Bytes for the stack of a process, of which a file has no more than are written: faulthandler
+# writes at most 100 frames of 100 threads.
+_PART = 1 << 20
 
 #: The signal that requests the stack; envs are not likely to use this one.
 STACK_SIGNAL: int = signal.SIGRTMAX if hasattr(signal, "SIGRTMAX") else signal.SIGTERM
 
 
-def show_stacks(fd: int) -> None:
-    """Let this process write the Python stacks of its threads to ``fd``.
+def show_stacks(fd: int, number: int) -> None:
+    """Let this process, number ``number``, write the Python stacks of its threads to ``fd``.
 
     It does so at ``STACK_SIGNAL``, and before a signal such as SIGSEGV ends the process.
     """
+    if shares_stacks():
+        fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)  # has a position of its own
+        os.lseek(fd, number * _PART, os.SEEK_SET)
     # The handlers are written in C, so they also work while an env holds the GIL.
     faulthandler.disable()
     for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
@@ -101,33 +108,48 @@ class Watchdog:
         return found
 
 
-def await_stack(fd: int, pid: int, thread: int = 0) -> tuple[str, str]:
-    """Request the stack of this process, and wait for it; see ``read_stack``."""
-    with contextlib.suppress(ProcessLookupError):  # its children have no handler
-        os.kill(pid, STACK_SIGNAL)
-        os.kill(pid, signal.SIGCONT)  # a stopped process handles no other signal
-    size, limit = 0, time.monotonic() + STACK_GRACE
-    quiet = limit
-    while time.monotonic() < min(limit, quiet):
-        time.sleep(1e-3)
-        if os.fstat(fd).st_size > size:
-            size = os.fstat(fd).st_size
-            quiet = time.monotonic() + _QUIET
-    return read_stack(fd, thread)
+class Stacks:
+    """The part of process ``number`` in a file for Python stacks; without /proc the whole file."""
+
+    def __init__(self, fd: int, number: int) -> None:
+        self._fd, self._start = fd, number * _PART if shares_stacks() else 0
+
+    def _dump(self, start: int = 0) -> bytes:
+        return os.pread(self._fd, _PART - start, self._start + start).partition(b"\0")[0]
+
+    def erase(self) -> None:
+        """Forget the stack of the process that was here before."""
+        os.pwrite(self._fd, bytes(len(self._dump())), self._start)
+
+    def request(self, pid: int, thread: int = 0) -> tuple[str, str]:
+        """Request the stack of this process, and wait for it; see ``read``."""
+        with contextlib.suppress(ProcessLookupError):  # its children have no handler
+            os.kill(pid, STACK_SIGNAL)
+            os.kill(pid, signal.SIGCONT)  # a stopped process handles no other signal
+        size, limit = 0, time.monotonic() + STACK_GRACE
+        quiet = limit
+        while time.monotonic() < min(limit, quiet):
+            time.sleep(1e-3)
+            if more := len(self._dump(size)):
+                size, quiet = size + more, time.monotonic() + _QUIET
+        return self.read(thread)
+
+    def read(self, thread: int = 0) -> tuple[str, str]:
+        """Return the user's line and the env's frames of the stack that the process has written.
+
+        ``thread``: the number of the env's thread; 0: that of the thread that got the signal, if it
+        steps an env.
+        """
+        return failures.stack_of(self._dump().decode(errors="replace"), thread)
 
 
-def read_stack(fd: int, thread: int = 0) -> tuple[str, str]:
-    """Return the user's line and the env's frames of the stack that a process has written.
-
-    ``thread``: the number of the env's thread; 0: that of the thread that got the signal, if it
-    steps an env.
-    """
-    dump = os.pread(fd, os.fstat(fd).st_size, 0)
-    return failures.stack_of(dump.decode(errors="replace"), thread)
+def shares_stacks() -> bool:
+    """Whether all processes can write into one file, each at a position of its own."""
+    return Path("/proc/self/fd").exists()
 
 
 def stack_of_thread(thread: int) -> tuple[str, str]:
-    """Return as ``read_stack`` where a thread of this process is now, with its coroutines."""
+    """Return as ``Stacks.read`` where a thread of this process is now, with its coroutines."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - just for this
     frames: list[Any] = []
     with suppressed():  # the thread runs on: CPython 3.11 may follow a frame that has just ended
