@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from envpool_py.errors import warn
@@ -46,11 +48,20 @@ def thread_pools() -> Any | None:
         return None
 
 
-def limited_for_forks(num_threads: int | None) -> contextlib.AbstractContextManager[object]:
-    """Limit the threads of libraries within a block, so that no forked process has to do it."""
+@contextlib.contextmanager
+def ready_to_fork(num_threads: int | None) -> Iterator[None]:
+    """Limit threads and freeze garbage within the block, so that no forked process has to."""
     thread_pools.cache_clear()  # a library may have been loaded since
-    found = thread_pools() if num_threads is not None else None
-    return contextlib.nullcontext() if found is None else found.limit(limits=num_threads)
+    found = None if num_threads is None else thread_pools()
+    is_frozen = gc.get_freeze_count() > 0
+    try:
+        if not is_frozen:  # else a collection of garbage would copy every page in a process
+            gc.freeze()
+        with contextlib.nullcontext() if found is None else found.limit(limits=num_threads):
+            yield
+    finally:
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def pin(number: int) -> None:

@@ -14,6 +14,7 @@ Invariants, whatever the envs do:
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import pickle
@@ -80,6 +81,7 @@ class ProcessHost:
         name: what errors call the process.
         items: the data that the process sent beside rows, each with the token of its request.
         sent: the number of messages written, or waiting to be written.
+        kept_spaces: observation spaces, one for all hosts whose envs sent equal spaces.
         unclosed: the envs whose ``close`` has not ended.
     """
 
@@ -99,6 +101,7 @@ class ProcessHost:
         self.life = Life.NEW
         self.spaces: dict[int, EnvSpaces] = {}
         self._old_spaces: dict[int, EnvSpaces] = {}
+        self.kept_spaces: dict[bytes, Any] = {}
         self.exit: Exit | None = None
         self.process: Any = None
         self.stream: Any = None
@@ -244,6 +247,10 @@ class ProcessHost:
                         self._fail_start(made)
                         self.kill()
                     else:
+                        if isinstance(data, bytes):  # a copy of the env's own spaces
+                            digest = hashlib.sha256(data).digest()
+                            kept = self.kept_spaces.setdefault(digest, made.observation_space)
+                            made = made._replace(observation_space=kept)
                         self.spaces[i] = made
                 if self.life is Life.STARTING and len(self.spaces) == len(self.ids):
                     self.life, self.deadline = Life.RUNNING, math.inf  # STARTING -> RUNNING

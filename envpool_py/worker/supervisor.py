@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import importlib
 import logging
 import math
@@ -39,19 +38,12 @@ from envpool_py.env.heartbeat import CLOSING, MAKING, REQUEST
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
-from envpool_py.worker import (
-    cores_and_threads,
-    file_descriptors,
-    fork_server,
-    messages,
-    process_host,
-    worker_loop,
-)
-from envpool_py.worker.cores_and_threads import usable_cores
+from envpool_py.worker import file_descriptors, fork_server, messages, process_host, worker_loop
+from envpool_py.worker.cores_and_threads import ready_to_fork, usable_cores
 from envpool_py.worker.host import Life
 from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.watchdog import Watchdog, shares_stacks
+from envpool_py.worker.watchdog import SHARES_STACKS, Watchdog
 
 _LOGGER = logging.getLogger("envpool_py")
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
@@ -93,8 +85,10 @@ class Supervisor:
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         self.context = self._check_context(context)
+        self._servers: list[fork_server.Context] = []
         if type(self.context) is ForkServerContext and num_processes > 1:
             self.context = fork_server.Context()
+            self._servers.append(self.context)
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
@@ -102,7 +96,6 @@ class Supervisor:
         self._options = options
         self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
-        self._clean: fork_server.Context | None = None  # for processes that must not be forked
         self._closed = False
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
@@ -135,17 +128,11 @@ class Supervisor:
         An interrupt during a fork would be lost in callbacks, or reach a child that does not have
         its own process group yet. Python 3.12 warns of every fork in a program with threads.
         """
-        frozen, threads = gc.get_freeze_count(), self._options.threads_per_process
+        threads = self._options.threads_per_process
         with interrupts.deferred(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            try:
-                if not frozen:  # else a collection of garbage would copy every page in a process
-                    gc.freeze()
-                with cores_and_threads.limited_for_forks(threads if self._forks() else None):
-                    yield
-            finally:
-                if not frozen:
-                    gc.unfreeze()
+            with ready_to_fork(threads) if self._forks() else contextlib.nullcontext():
+                yield
         for one in caught:
             if "multi-threaded, use of fork" not in str(one.message):
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
@@ -159,7 +146,7 @@ class Supervisor:
         self._fds += os.pipe()
         self._fds.append(shared_memory.create())
         theirs, ours, self._memory = self._fds
-        stacks = shared_memory.create() if shares_stacks() else -1
+        stacks = shared_memory.create() if SHARES_STACKS else -1
         self._fds.append(stacks)
         file_descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
@@ -171,6 +158,7 @@ class Supervisor:
         for number, share in enumerate(self._shares):
             env_fns = [self._fns[i] for i in share]
             host = kind(number, share.tolist(), env_fns, context, shared, self.poller)
+            host.kept_spaces = self.hosts[0].kept_spaces if self.hosts else host.kept_spaces
             self.hosts.append(host)
 
     def set_env_fn(self, i: int, env_fn: Callable[[], object]) -> None:
@@ -201,11 +189,11 @@ class Supervisor:
         self._open()
         host = self.hosts[0]
         try:
-            if isinstance(self.context, fork_server.Context):
+            if self._servers:
                 threads = self._options.threads_per_process
-                self.context.prepare(self._fns, threads, process_host.SLOW_START)
+                self._servers[0].prepare(self._fns, threads, process_host.SLOW_START)
             elif self._forks():  # once here, rather than in each process
-                for name in set[str]().union(*map(env_by_name.modules_of, self._fns)):
+                for name in sorted(set[str]().union(*map(env_by_name.modules_of, self._fns))):
                     with interrupts.suppressed(Exception, SystemExit):  # the env raises it again
                         importlib.import_module(name)
             with self.starting(warn_of_forks=True):
@@ -260,8 +248,9 @@ class Supervisor:
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
         if host.starts_by_fork() and _uses_cuda():
-            self._clean = self._clean or fork_server.Context()
-            host.start_by(self._clean, self._pickled)
+            if not self._servers:
+                self._servers.append(fork_server.Context())
+            host.start_by(self._servers[0], self._pickled)
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
@@ -352,9 +341,8 @@ class Supervisor:
             self._await_exits(5)
             with interrupts.deferred():
                 self._finalizer.cancel()
-                for context in (self.context, self._clean):
-                    if isinstance(context, fork_server.Context):
-                        context.close()
+                while self._servers:
+                    self._servers.pop().close()
                 self.poller.close()
                 while self._fds:
                     file_descriptors.release(self._fds.pop())

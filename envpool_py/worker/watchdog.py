@@ -40,6 +40,8 @@ _QUIET = 0.1
 # Bytes for the stack of a process, of which a file has no more than are written: faulthandler
 # writes at most 100 frames of 100 threads.
 _PART = 1 << 20
+#: Whether all processes can write into one file, each at a position of its own.
+SHARES_STACKS = Path("/proc/self/fd").exists()
 
 #: The signal that requests the stack; envs are not likely to use this one.
 STACK_SIGNAL: int = signal.SIGRTMAX if hasattr(signal, "SIGRTMAX") else signal.SIGTERM
@@ -50,7 +52,7 @@ def show_stacks(fd: int, number: int) -> None:
 
     It does so at ``STACK_SIGNAL``, and before a signal such as SIGSEGV ends the process.
     """
-    if shares_stacks():
+    if SHARES_STACKS:
         fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)  # has a position of its own
         os.lseek(fd, number * _PART, os.SEEK_SET)
     # The handlers are written in C, so they also work while an env holds the GIL.
@@ -112,7 +114,7 @@ class Stacks:
     """The part of process ``number`` in a file for Python stacks; without /proc the whole file."""
 
     def __init__(self, fd: int, number: int) -> None:
-        self._fd, self._start = fd, number * _PART if shares_stacks() else 0
+        self._fd, self._start = fd, number * _PART if SHARES_STACKS else 0
 
     def _dump(self, start: int = 0) -> bytes:
         return os.pread(self._fd, _PART - start, self._start + start).partition(b"\0")[0]
@@ -141,11 +143,6 @@ class Stacks:
         steps an env.
         """
         return failures.stack_of(self._dump().decode(errors="replace"), thread)
-
-
-def shares_stacks() -> bool:
-    """Whether all processes can write into one file, each at a position of its own."""
-    return Path("/proc/self/fd").exists()
 
 
 def stack_of_thread(thread: int) -> tuple[str, str]:

@@ -3,8 +3,11 @@
 import multiprocessing
 import os
 import signal
+from functools import partial
 from multiprocessing import connection
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from envpool_py import ShmemVectorEnv, WorkerDiedError
@@ -55,7 +58,7 @@ def test_what_multiprocessing_knows_of_a_process(method):
 def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch):
     if not proc:  # as on macOS
         for module in (watchdog, supervisor):
-            monkeypatch.setattr(module, "shares_stacks", lambda: False)
+            monkeypatch.setattr(module, "SHARES_STACKS", False)
     with reset_pool(place, BROKEN) as pool:
         for i in (2, 0):
             with pytest.raises(WorkerDiedError, match=f"env {i}: .*SIGSEGV .envs.py") as caught:
@@ -68,6 +71,23 @@ def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch
                 pool.step([""], [i])
             assert "envs.py" not in str(caught.value)
             pool.reset()
+
+
+class Wide(envs.CountEnv):
+    def __init__(self, high=255):
+        super().__init__(0)
+        self.observation_space = gym.spaces.Box(0, high, (210, 160, 3), np.uint8)
+
+
+def test_equal_observation_spaces_are_kept_once():
+    with ShmemVectorEnv([Wide, Wide, partial(Wide, 9), Wide], context="fork") as pool:
+        first, second, other, last = pool.observation_space
+        assert first is second is last
+        assert (first.high.max(), other.high.max()) == (255, 9)
+        actions = pool.action_space  # which have a generator of random numbers each
+        assert len({id(space) for space in actions}) == 4
+        pool.restart([1])
+        assert pool.observation_space[1] is first
 
 
 def test_long_stacks_of_neighbours_are_not_mixed(tmp_path):
