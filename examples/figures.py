@@ -150,14 +150,22 @@ def evaluation() -> dict[str, float]:
 
 def start() -> dict[str, float]:
     """Start to the first batch and close in milliseconds, megabytes of a worker process."""
-    methods = ("--method", "fork", "--method", "forkserver")
-    cases = ("--case", "cartpole", "--case", "halfcheetah", "--torch", "no")
+    program, halfcheetah = "examples/benchmark/start.py", ("--torch", "no", "--case", "halfcheetah")
+    rows = _rows(program, *halfcheetah, "--case", "cartpole", "--method", "fork")
+    # The others take minutes, because each process imports torch.
+    few = ("--pool", "ours", "--pool", "gymnasium")
+    rows += _rows(program, *halfcheetah, "--method", "forkserver", *few)
     values: dict[str, list[float]] = defaultdict(list)
-    for row in _rows("examples/benchmark/start.py", *methods, *cases):
+    for row in rows:
         key = f"{row['method']}.{row['case']}.{row['pool']}"
         for fact, unit in (("start", 1e3), ("memory", 1), ("descriptors", 1), ("close", 1e3)):
             values[f"{key}.{fact}"].append(unit * row[fact])
-    return {key: median(own) for key, own in values.items()}
+    found = {key: median(own) for key, own in values.items()}
+    for key in ("fork.halfcheetah", "fork.cartpole", "forkserver.halfcheetah"):
+        for fact in ("start", "memory"):
+            ratio = found[f"{key}.ours.{fact}"] / found[f"{key}.gymnasium.{fact}"]
+            found[f"{key}.{fact}_ratio"] = ratio
+    return found
 
 
 def threads() -> dict[str, float]:

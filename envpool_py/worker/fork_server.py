@@ -81,18 +81,21 @@ class Context(context.ForkServerContext):
         names = sorted(modules_in(pickled) | _modules_of_main())
         os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, threads, names])
         try:
-            status, data = self._server.connect_to_new_process([])
+            self._server.ensure_running()
         finally:
             del os.environ[_VARIABLE]
-        try:
-            with os.fdopen(data, "wb") as file:
-                file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
-            if not file_descriptors.is_readable(status, patience):
-                text = "the fork server has not imported the modules of the envs"
-                warn(f"{text} after {patience:g} seconds; still waiting")
-                file_descriptors.is_readable(status, None)
-        finally:
-            os.close(status)
+        # If an import ends the server, the processes get another one, and raise the error again.
+        with contextlib.suppress(EOFError, ConnectionError):
+            status, data = self._server.connect_to_new_process([])
+            try:
+                with os.fdopen(data, "wb") as file:
+                    file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
+                if not file_descriptors.is_readable(status, patience):
+                    text = "the fork server has not imported the modules of the envs"
+                    warn(f"{text} after {patience:g} seconds; still waiting")
+                    file_descriptors.is_readable(status, None)
+            finally:
+                os.close(status)
 
     def close(self) -> None:
         """End the server."""

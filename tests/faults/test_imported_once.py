@@ -100,6 +100,11 @@ def test_a_module_whose_import_fails_is_an_error_of_the_env(error, context, tmp_
     run(tmp_path, f"raise {error}", BROKEN, context)
 
 
+def test_a_module_whose_import_ends_the_process(tmp_path):
+    program = BROKEN.replace("env_fn raised", "exited with code 3 while starting")
+    run(tmp_path, "os._exit(3)", program.replace(' and "counted.py" in str(error)', ""))
+
+
 INTERRUPTED = """
 import threading
 
