@@ -23,9 +23,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.context import BaseContext, ForkServerContext
+from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,12 +38,15 @@ from envpool_py.env.heartbeat import CLOSING, MAKING, REQUEST
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
-from envpool_py.worker import file_descriptors, fork_server, messages, process_host, worker_loop
+from envpool_py.worker import file_descriptors, messages, process_host, worker_loop
 from envpool_py.worker.cores_and_threads import ready_to_fork, usable_cores
 from envpool_py.worker.host import Life
 from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import SHARES_STACKS, Watchdog
+
+if TYPE_CHECKING:
+    from envpool_py.worker.fork_server import Context
 
 _LOGGER = logging.getLogger("envpool_py")
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
@@ -85,10 +88,10 @@ class Supervisor:
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         self.context = self._check_context(context)
-        self._servers: list[fork_server.Context] = []
-        if type(self.context) is ForkServerContext and num_processes > 1:
-            self.context = fork_server.Context()
-            self._servers.append(self.context)
+        self._servers: list[Context] = []
+        # Not the user's own subclass of multiprocessing's context.
+        if num_processes > 1 and type(self.context).__name__ == "ForkServerContext":
+            self.context = self._new_server()
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
@@ -120,6 +123,12 @@ class Supervisor:
             hint = 'not survive; pass context="spawn" or context="forkserver"'
             warn(f"{text} {hint}", RuntimeWarning)
         return context
+
+    def _new_server(self) -> Context:
+        from envpool_py.worker import fork_server  # noqa: PLC0415 - not on Windows
+
+        self._servers.append(fork_server.Context())
+        return self._servers[0]
 
     @contextlib.contextmanager
     def starting(self, *, warn_of_forks: bool) -> Iterator[None]:
@@ -248,9 +257,7 @@ class Supervisor:
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
         if host.starts_by_fork() and _uses_cuda():
-            if not self._servers:
-                self._servers.append(fork_server.Context())
-            host.start_by(self._servers[0], self._pickled)
+            host.start_by(self._servers[0] if self._servers else self._new_server(), self._pickled)
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
