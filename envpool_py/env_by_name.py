@@ -10,8 +10,10 @@ import ast
 import functools
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -23,6 +25,8 @@ from envpool_py import extras
 Env: TypeAlias = str | EnvSpec | Callable[..., Any]
 
 _ATTRIBUTE = "envpool_py_env"
+# An id in the registry, with the module that registers it, such as "ale_py:ALE/Pong-v5".
+_ID = re.compile(r"([\w.]+):[\w/-]+-v\d+")
 
 
 def parts(env: str) -> tuple[str, str]:
@@ -116,6 +120,36 @@ def make_env(maker: Callable[..., Any], kwargs: dict[str, Any], wrappers: Sequen
     for wrapper in wrappers:
         env = wrapper(env)
     return env
+
+
+def modules_of(env_fn: Any) -> set[str]:
+    """Return the modules that ``env_fn`` imports, if all that it does is to make a registered env.
+
+    Of other functions none: they may set variables that must be set before.
+    """
+    found = env_fn
+    while isinstance(found, functools.partial) and found.args:
+        if found.func is not gym.make and not found.func.__module__.startswith("envpool_py."):
+            return set()
+        found = found.args[0]
+    if isinstance(found, (str, EnvSpec)):
+        return set() if found is env_fn else modules_of_id(found)
+    code: CodeType | None = getattr(found, "__code__", None)
+    if code is None or code.co_freevars or code.co_names[1:] not in ((), ("make",)):
+        return set()
+    called = attribute(found, "__globals__").get((*code.co_names, "")[0])
+    if called is gym.make if len(code.co_names) == 1 else called is gym:
+        return set().union(*(modules_of_id(one) for one in code.co_consts if type(one) is str))
+    return set()
+
+
+def modules_of_id(env: str | EnvSpec) -> set[str]:
+    """Return the modules that ``gymnasium.make`` imports for this id; none if it is no id."""
+    named = _ID.fullmatch(env) if isinstance(env, str) else None
+    spec = gym.registry.get(env.rpartition(":")[2]) if isinstance(env, str) else env
+    entry = getattr(spec, "entry_point", None)
+    found = {named[1]} if named else set()
+    return found | ({entry.partition(":")[0]} if isinstance(entry, str) else set())
 
 
 def takes(env: Env, name: str) -> bool:

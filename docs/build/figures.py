@@ -155,6 +155,26 @@ def evaluation() -> dict[str, float]:
     return {**found, "gain": median(row["sb3"] / row["ours"] for row in rows)}
 
 
+def start() -> dict[str, float]:
+    """Start to the first batch and close in milliseconds, megabytes of a worker process."""
+    program, halfcheetah = "examples/benchmark/start.py", ("--torch", "no", "--case", "halfcheetah")
+    rows = _rows(program, *halfcheetah, "--case", "cartpole", "--method", "fork")
+    # The others take minutes, because each process imports torch.
+    few = ("--pool", "ours", "--pool", "gymnasium")
+    rows += _rows(program, *halfcheetah, "--method", "forkserver", *few)
+    values: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        key = f"{row['method']}.{row['case']}.{row['pool']}"
+        for fact, unit in (("start", 1e3), ("memory", 1), ("descriptors", 1), ("close", 1e3)):
+            values[f"{key}.{fact}"].append(unit * row[fact])
+    found = {key: median(own) for key, own in values.items()}
+    for key in ("fork.halfcheetah", "fork.cartpole", "forkserver.halfcheetah"):
+        for fact in ("start", "memory"):
+            ratio = found[f"{key}.ours.{fact}"] / found[f"{key}.gymnasium.{fact}"]
+            found[f"{key}.{fact}_ratio"] = ratio
+    return found
+
+
 def threads() -> dict[str, float]:
     """Envs that sleep 25 to 75 ms, in threads and in processes, whole and partial batches.
 
@@ -282,6 +302,7 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "ppo": ppo,
     "rollouts": rollouts,
     "evaluation": evaluation,
+    "start": start,
     "threads": threads,
     "free": free,
     "overhead": overhead,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import importlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from envpool_py.errors import warn
@@ -27,9 +30,38 @@ def limit_threads(num_threads: int | None) -> None:
         os.environ.setdefault(f"{limit}_THREADS", str(num_threads))
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(num_threads)
-    with contextlib.suppress(ImportError):
-        # The limit holds until the process ends, because nothing restores it.
-        importlib.import_module("threadpoolctl").threadpool_limits(num_threads)
+    found = thread_pools()
+    # To set the number that a library has already would start its threads.
+    if found is not None and any(one["num_threads"] != num_threads for one in found.info()):
+        found.limit(limits=num_threads)  # until the process ends, because nothing restores it
+
+
+@functools.cache
+def thread_pools() -> Any | None:
+    """Return the thread pools of all loaded libraries, found by threadpoolctl; None: not installed.
+
+    A process that forks others makes the search, which is slow, once for all.
+    """
+    try:
+        return importlib.import_module("threadpoolctl").ThreadpoolController()
+    except ImportError:
+        return None
+
+
+@contextlib.contextmanager
+def ready_to_fork(num_threads: int | None) -> Iterator[None]:
+    """Limit threads and freeze garbage within the block, so that no forked process has to."""
+    thread_pools.cache_clear()  # a library may have been loaded since
+    found = None if num_threads is None else thread_pools()
+    is_frozen = gc.get_freeze_count() > 0
+    try:
+        if not is_frozen:  # else a collection of garbage would copy every page in a process
+            gc.freeze()
+        with contextlib.nullcontext() if found is None else found.limit(limits=num_threads):
+            yield
+    finally:
+        if not is_frozen:
+            gc.unfreeze()
 
 
 def pin(number: int) -> None:

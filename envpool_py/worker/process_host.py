@@ -14,6 +14,7 @@ Invariants, whatever the envs do:
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import pickle
@@ -81,6 +82,7 @@ class ProcessHost:
         quiet: see ``watchdog.QUIET``.
         items: the data that the process sent beside rows, each with the token of its request.
         sent: the number of messages written, or waiting to be written.
+        kept_spaces: observation spaces, one for all hosts whose envs sent equal spaces.
         unclosed: the envs whose ``close`` has not ended.
     """
 
@@ -99,10 +101,11 @@ class ProcessHost:
         self.life = Life.NEW
         self.spaces: dict[int, EnvSpaces] = {}
         self._old_spaces: dict[int, EnvSpaces] = {}
+        self.kept_spaces: dict[bytes, Any] = {}
         self.exit: Exit | None = None
         self.process: Any = None
         self.stream: Any = None
-        self._death_fd = self.stacks = -1
+        self._death_fd = self._own_stacks = -1
 
     def start(self) -> None:
         """Start the process and return while it makes its envs; OSError if that fails."""
@@ -123,8 +126,12 @@ class ProcessHost:
             with contextlib.ExitStack() as spare:  # a start that runs out of descriptors leaks some
                 for _ in range(6):
                     spare.callback(os.close, os.dup(self.stream.fd))
-            self.stacks = shared_memory.create()
-            shared = self._shared._replace(stacks=self.stacks)
+            shared = self._shared
+            if shared.stacks < 0:
+                self._own_stacks = shared_memory.create()
+                shared = shared._replace(stacks=self._own_stacks)
+            self._stacks = watchdog.Stacks(shared.stacks, self.number)
+            self._stacks.erase()
             self.process = self._context.Process(  # type: ignore[attr-defined]
                 target=worker_loop.main,
                 args=(self.number, self.ids, self.env_fns, theirs, shared),
@@ -132,11 +139,17 @@ class ProcessHost:
                 daemon=False,
             )
             self.process.start()
-            file_descriptors.claim(self.stacks)
+            file_descriptors.claim(self._own_stacks)
             try:
                 fd = os.pidfd_open(self.process.pid)
             except (AttributeError, OSError):  # not Linux, old or forbidden, or already reaped
                 fd = os.dup(self.process.sentinel)
+            else:
+                # A forkserver reports the exit code through its sentinel.
+                if self._context.get_start_method() in ("fork", "spawn"):
+                    popen = self.process._popen  # noqa: SLF001 - its two pipes are not needed
+                    popen.finalizer()
+                    popen.sentinel = self.process._sentinel = fd  # noqa: SLF001
             self._death_fd = file_descriptors.claim(fd)
             self._poller.watch(self.stream.fd, self._on_event)
             self._poller.watch(fd, self._on_event)
@@ -234,6 +247,10 @@ class ProcessHost:
                         self._fail_start(made)
                         self.kill()
                     else:
+                        if isinstance(data, bytes):  # a copy of the env's own spaces
+                            digest = hashlib.sha256(data).digest()
+                            kept = self.kept_spaces.setdefault(digest, made.observation_space)
+                            made = made._replace(observation_space=kept)
                         self.spaces[i] = made
                 if self.life is Life.STARTING and len(self.spaces) == len(self.ids):
                     self.life, self.deadline = Life.RUNNING, math.inf  # STARTING -> RUNNING
@@ -329,7 +346,7 @@ class ProcessHost:
 
     def _stack_of(self, thread: int) -> tuple[str, str]:
         """Return the user's line and the env's frames at which this thread is now."""
-        return watchdog.await_stack(self.stacks, self.process.pid, thread, self.quiet)
+        return self._stacks.request(self.process.pid, thread, self.quiet)
 
     def _is_alive(self) -> bool:
         return self.life in (Life.STARTING, Life.RUNNING)
@@ -356,10 +373,10 @@ class ProcessHost:
 
     def _free(self) -> Exit:
         """Kill the children of an ended process, close its descriptors; return how it ended."""
-        line, stack = watchdog.read_stack(self.stacks)
+        line, stack = self._stacks.read()
         self.signal(KILL)  # before the join lets the system reuse the pid
-        self._close_descriptors()
         self.process.join(5)
+        self._close_descriptors()
         self._finalizer.cancel()
         how = errors.name_exit(self.process.exitcode)
         with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
@@ -367,7 +384,7 @@ class ProcessHost:
         return Exit(how, None, line, stack)
 
     def _close_descriptors(self) -> None:
-        for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
+        for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "_own_stacks")):
             fd: int = getattr(owner, name)
             self._poller.forget(fd)
             setattr(owner, name, -1)

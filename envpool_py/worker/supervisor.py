@@ -11,6 +11,8 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import errno
+import importlib
 import logging
 import math
 import multiprocessing
@@ -23,11 +25,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envpool_py import interrupts
+from envpool_py import env_by_name, interrupts
 from envpool_py.env import shared_memory
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
@@ -37,11 +39,14 @@ from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
 from envpool_py.worker import file_descriptors, messages, process_host, worker_loop
-from envpool_py.worker.cores_and_threads import usable_cores
+from envpool_py.worker.cores_and_threads import ready_to_fork, usable_cores
 from envpool_py.worker.host import Life
 from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.watchdog import Watchdog
+from envpool_py.worker.watchdog import SHARES_STACKS, Watchdog
+
+if TYPE_CHECKING:
+    from envpool_py.worker.fork_server import Context
 
 _LOGGER = logging.getLogger("envpool_py")
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
@@ -84,6 +89,10 @@ class Supervisor:
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         self.context = self._check_context(context)
+        self._servers: list[Context] = []
+        # Not the user's own subclass of multiprocessing's context.
+        if num_processes > 1 and type(self.context).__name__ == "ForkServerContext":
+            self.context = self._new_server()
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
@@ -116,6 +125,12 @@ class Supervisor:
             warn(f"{text} {hint}", RuntimeWarning)
         return context
 
+    def _new_server(self) -> Context:
+        from envpool_py.worker import fork_server  # noqa: PLC0415 - not on Windows
+
+        self._servers.append(fork_server.Context())
+        return self._servers[0]
+
     @contextlib.contextmanager
     def starting(self, *, warn_of_forks: bool) -> Iterator[None]:
         """Defer signals while processes start; issue Python's warning about forks at most once.
@@ -123,9 +138,11 @@ class Supervisor:
         An interrupt during a fork would be lost in callbacks, or reach a child that does not have
         its own process group yet. Python 3.12 warns of every fork in a program with threads.
         """
+        threads = self._options.threads_per_process
         with interrupts.deferred(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            yield
+            with ready_to_fork(threads) if self._forks() else contextlib.nullcontext():
+                yield
         for one in caught:
             if "multi-threaded, use of fork" not in str(one.message):
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
@@ -139,16 +156,19 @@ class Supervisor:
         self._fds += os.pipe()
         self._fds.append(shared_memory.create())
         theirs, ours, self._memory = self._fds
+        stacks = shared_memory.create() if SHARES_STACKS else -1
+        self._fds.append(stacks)
         file_descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
         results = self.poller.theirs
-        shared = worker_loop.Shared(may_spin, self._options, results, self._memory, theirs)
+        shared = worker_loop.Shared(may_spin, self._options, results, self._memory, theirs, stacks)
         self._add_hosts(ProcessHost, self.context, shared)
 
     def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
         for number, share in enumerate(self._shares):
             env_fns = [self._fns[i] for i in share]
             host = kind(number, share.tolist(), env_fns, context, shared, self.poller)
+            host.kept_spaces = self.hosts[0].kept_spaces if self.hosts else host.kept_spaces
             self.hosts.append(host)
 
     def set_env_fn(self, i: int, env_fn: Callable[[], object]) -> None:
@@ -161,9 +181,10 @@ class Supervisor:
 
     def _packed(self, env_fn: Callable[[], object], i: int) -> Any:
         """Pickle the ``env_fn`` of env ``i`` for another program; may raise EnvError."""
-        if self.context is None or self.context.get_start_method() == "fork":
-            return env_fn
-        return self._pickled(env_fn, i)
+        return env_fn if self.context is None or self._forks() else self._pickled(env_fn, i)
+
+    def _forks(self) -> bool:
+        return self.context is not None and self.context.get_start_method() == "fork"
 
     def _pickled(self, env_fn: Callable[[], object], i: int) -> bytes:
         try:
@@ -176,14 +197,23 @@ class Supervisor:
     def start(self) -> None:
         """Start all processes and return while they make their envs; OSError if one fails."""
         self._open()
+        host = self.hosts[0]
         try:
+            if self._servers:
+                threads = self._options.threads_per_process
+                self._servers[0].prepare(self._fns, threads, process_host.SLOW_START)
+            elif self._forks():  # once here, rather than in each process
+                for name in sorted(set[str]().union(*map(env_by_name.modules_of, self._fns))):
+                    with interrupts.suppressed(Exception, SystemExit):  # the env raises it again
+                        importlib.import_module(name)
             with self.starting(warn_of_forks=True):
                 for host in self.hosts:
                     host.start()
         except ordinary(OSError) as found:
             error: Any = found
             text = f"{error.strerror}: cannot start {host.name} {host.number} of {len(self.hosts)}"
-            raise OSError(error.errno, f"{text}; pass a smaller {self.counted}") from error
+            hint = "raise `ulimit -n`, or " if error.errno == errno.EMFILE else ""
+            raise OSError(error.errno, f"{text}; {hint}pass a smaller {self.counted}") from error
 
     def await_started(
         self, chunks: list[bytes], check: Callable[[], object]
@@ -228,7 +258,7 @@ class Supervisor:
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
         if host.starts_by_fork() and _uses_cuda():
-            host.start_by(multiprocessing.get_context("forkserver"), self._pickled)
+            host.start_by(self._servers[0] if self._servers else self._new_server(), self._pickled)
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
@@ -327,6 +357,8 @@ class Supervisor:
             self._await_exits(5)
             with interrupts.deferred():
                 self._finalizer.cancel()
+                while self._servers:
+                    self._servers.pop().close()
                 self.poller.close()
                 while self._fds:
                     file_descriptors.release(self._fds.pop())

@@ -25,6 +25,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,16 +37,24 @@ from envpool_py.env.spaces import Array
 STACK_GRACE = 0.5
 #: Seconds without a further line after which a stack is complete; long enough for a busy machine.
 QUIET = 0.1
+# Bytes for the stack of a process, of which a file has no more than are written: faulthandler
+# writes at most 100 frames of 100 threads.
+_PART = 1 << 20
+#: Whether all processes can write into one file, each at a position of its own.
+SHARES_STACKS = Path("/proc/self/fd").exists()
 
 #: The signal that requests the stack; envs are not likely to use this one.
 STACK_SIGNAL: int = signal.SIGRTMAX if hasattr(signal, "SIGRTMAX") else signal.SIGTERM
 
 
-def show_stacks(fd: int) -> None:
-    """Let this process write the Python stacks of its threads to ``fd``.
+def show_stacks(fd: int, number: int) -> None:
+    """Let this process, number ``number``, write the Python stacks of its threads to ``fd``.
 
     It does so at ``STACK_SIGNAL``, and before a signal such as SIGSEGV ends the process.
     """
+    if SHARES_STACKS:
+        fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)  # has a position of its own
+        os.lseek(fd, number * _PART, os.SEEK_SET)
     # The handlers are written in C, so they also work while an env holds the GIL.
     faulthandler.disable()
     for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
@@ -101,33 +110,43 @@ class Watchdog:
         return found
 
 
-def await_stack(fd: int, pid: int, thread: int = 0, quiet: float = QUIET) -> tuple[str, str]:
-    """Request the stack of this process, and wait for it; see ``read_stack``."""
-    with contextlib.suppress(ProcessLookupError):  # its children have no handler
-        os.kill(pid, STACK_SIGNAL)
-        os.kill(pid, signal.SIGCONT)  # a stopped process handles no other signal
-    size, limit = 0, time.monotonic() + STACK_GRACE
-    due = limit
-    while time.monotonic() < min(limit, due):
-        time.sleep(1e-3)
-        if os.fstat(fd).st_size > size:
-            size = os.fstat(fd).st_size
-            due = time.monotonic() + quiet
-    return read_stack(fd, thread)
+class Stacks:
+    """The part of process ``number`` in a file for Python stacks; without /proc the whole file."""
 
+    def __init__(self, fd: int, number: int) -> None:
+        self._fd, self._start = fd, number * _PART if SHARES_STACKS else 0
 
-def read_stack(fd: int, thread: int = 0) -> tuple[str, str]:
-    """Return the user's line and the env's frames of the stack that a process has written.
+    def _dump(self, start: int = 0) -> bytes:
+        return os.pread(self._fd, _PART - start, self._start + start).partition(b"\0")[0]
 
-    ``thread``: the number of the env's thread; 0: that of the thread that got the signal, if it
-    steps an env.
-    """
-    dump = os.pread(fd, os.fstat(fd).st_size, 0)
-    return failures.stack_of(dump.decode(errors="replace"), thread)
+    def erase(self) -> None:
+        """Forget the stack of the process that was here before."""
+        os.pwrite(self._fd, bytes(len(self._dump())), self._start)
+
+    def request(self, pid: int, thread: int = 0, quiet: float = QUIET) -> tuple[str, str]:
+        """Request the stack of this process, and wait for it; see ``read``."""
+        with contextlib.suppress(ProcessLookupError):  # its children have no handler
+            os.kill(pid, STACK_SIGNAL)
+            os.kill(pid, signal.SIGCONT)  # a stopped process handles no other signal
+        size, limit = 0, time.monotonic() + STACK_GRACE
+        due = limit
+        while time.monotonic() < min(limit, due):
+            time.sleep(1e-3)
+            if more := len(self._dump(size)):
+                size, due = size + more, time.monotonic() + quiet
+        return self.read(thread)
+
+    def read(self, thread: int = 0) -> tuple[str, str]:
+        """Return the user's line and the env's frames of the stack that the process has written.
+
+        ``thread``: the number of the env's thread; 0: that of the thread that got the signal, if it
+        steps an env.
+        """
+        return failures.stack_of(self._dump().decode(errors="replace"), thread)
 
 
 def stack_of_thread(thread: int) -> tuple[str, str]:
-    """Return as ``read_stack`` where a thread of this process is now, with its coroutines."""
+    """Return as ``Stacks.read`` where a thread of this process is now, with its coroutines."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - just for this
     # The thread runs on: in Python 3.11 a collection of garbage in ``f_back`` may let it end the
     # frame that is being read, after which the process crashes.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import multiprocessing
 import os
 import pickle
 import signal
@@ -48,7 +49,7 @@ class Shared(NamedTuple):
 
     ``may_spin``: whether to spin for the next request. ``results``: the pipe for tokens.
     ``memory``: the memory of the block. ``parent_alive``: reading end of a pipe whose writing end
-    only the parent has. ``stacks``: the file for Python stacks, one for each process.
+    only the parent has. ``stacks``: the file for Python stacks; -1: each process gets its own.
     """
 
     may_spin: bool
@@ -56,7 +57,7 @@ class Shared(NamedTuple):
     results: int
     memory: int
     parent_alive: int
-    stacks: int = -1
+    stacks: int
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (self[:2], [reduction.DupFd(fd) for fd in self[2:]])
@@ -79,7 +80,8 @@ def main(
     cores_and_threads.limit_threads(shared.options.threads_per_process)
     if shared.options.affinity:
         cores_and_threads.pin(number)
-    show_stacks(shared.stacks)
+    show_stacks(shared.stacks, number)
+    multiprocessing.parent_process()._sentinel = shared.parent_alive  # type: ignore[union-attr]  # noqa: SLF001 - the parent closes multiprocessing's
     file_descriptors.claim(stream.fileno(), stream)  # a copy that an env forks would keep it open
     end = ChildConnection(stream, shared.results, Spinning(allowed=shared.may_spin))
 

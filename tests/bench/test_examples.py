@@ -97,6 +97,21 @@ def test_a_pool_beside_bare_pipes(tmp_path):
     assert all(row.keys() == {"pipes", "ours"} and min(row.values()) > 0 for row in rows)
 
 
+def test_what_a_worker_process_costs(tmp_path):
+    path = tmp_path / "a.json"
+    few = ["--case", "cartpole-x8", "--pool", "ours", "--pool", "gymnasium", "--rounds", 1]
+    methods = ["--method", "fork", "--method", "forkserver", "--torch", "no"]
+    text = run_python(FOLDER / "start.py", *few, *methods, "--json", path, cwd=tmp_path)
+    rows = json.loads(path.read_text())
+    assert [row["pool"] for row in rows] == ["ours", "gymnasium"] * 2
+    for row in rows:
+        assert f"| cartpole-x8 x 8, {row['method']} |" in text
+        assert min(row["start"], row["close"]) > 0
+        # Of an interpreter that has imported NumPy; a socket and the end of the process at least.
+        assert 1 < row["memory"] < 1000
+        assert 1 < row["descriptors"] < 10
+
+
 def test_every_picture_is_made_and_listed(tmp_path):
     short = ["--seconds", 0.02]
     run_python(BUILD / "pictures.py", "all", "--out", tmp_path, *short, cwd=tmp_path)

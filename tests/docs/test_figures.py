@@ -15,9 +15,10 @@ import pytest
 
 from tests.support.helpers import ROOT
 
-sys.path.append(str(ROOT / "docs" / "build"))
+sys.path += [str(ROOT / "docs" / "build"), str(ROOT / "examples" / "benchmark")]
 
 import figures
+import start
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONF = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
@@ -161,6 +162,12 @@ def test_a_measurement_has_all_figures(monkeypatch):
                 for num_envs in (16, 256)
             ],
             "pipes.py": [{"pipes": 4.0, "ours": 2.0}] * 3,
+            "start.py": [
+                {"pool": pool, "case": case, "method": method, **dict.fromkeys(start.FACTS, 1.0)}
+                for pool in start.POOLS
+                for case in ("cartpole", "halfcheetah")
+                for method in ("fork", "forkserver")
+            ],
             "rollouts.py": [{"whole": 3.0, "async": 1.0}] * 3,
             "evaluation.py": [{"sb3": 3.0, "ours": 1.0}] * 3,
             "free_threading.py": {

@@ -192,7 +192,9 @@ def test_a_limit_on_open_files():
                 refused.append(str(error))
                 assert error.errno == errno.EMFILE  # noqa: PT017 - it may raise or not
     assert 5 < len(refused) < 31
-    text = r"cannot start worker process \d of \d; pass a smaller num_processes"
+    text = (
+        r"cannot start worker process \d of \d; raise `ulimit -n`, or pass a smaller num_processes"
+    )
     assert any(re.search(text, shown) for shown in refused)
 
 

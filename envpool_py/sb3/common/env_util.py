@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,18 +63,16 @@ def make_vec_env(
         raise TypeError(f"make_vec_env: {key} is {what}: pass {place}={{{key!r}: ...}}")
     found = env_by_name.find(env_id)
 
-    def maker(number: int) -> Callable[[], Any]:
-        def make() -> Any:
-            env = _make(found, env_kwargs or {})
-            if seed is not None:
-                env.action_space.seed(seed + number)
-            filename = None if monitor_dir is None else str(Path(monitor_dir) / str(number))
-            env = Monitor(env, filename, **(monitor_kwargs or {}))
-            return env if wrapper_class is None else wrapper_class(env, **(wrapper_kwargs or {}))
+    def make(found: Any, number: int) -> Any:
+        env = _make(found, env_kwargs or {})
+        if seed is not None:
+            env.action_space.seed(seed + number)
+        filename = None if monitor_dir is None else str(Path(monitor_dir) / str(number))
+        env = Monitor(env, filename, **(monitor_kwargs or {}))
+        return env if wrapper_class is None else wrapper_class(env, **(wrapper_kwargs or {}))
 
-        return make
-
-    env_fns = [maker(start_index + i) for i in range(n_envs)]
+    # The env is an argument, so that a pool can tell what it is.
+    env_fns = [functools.partial(make, found, start_index + i) for i in range(n_envs)]
     venv: VecEnv = (vec_env_cls or DummyVecEnv)(env_fns, **(vec_env_kwargs or {}))
     venv.seed(seed)
     return venv

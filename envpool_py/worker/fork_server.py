@@ -1,0 +1,143 @@
+"""The fork server of a pool: its processes are forked from one that has imported their modules.
+
+multiprocessing's own server belongs to the whole program, and what it imports cannot be changed
+once it runs. A pool's server imports this module, and so the modules that a variable names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import io
+import json
+import os
+import pickle
+import pickletools
+import signal
+import sys
+import types
+from collections.abc import Iterable
+from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
+from typing import Any
+
+from envpool_py.env_by_name import modules_of_id
+from envpool_py.errors import warn
+from envpool_py.worker import cores_and_threads, file_descriptors
+
+_VARIABLE = "ENVPOOL_PY_FORK_SERVER"
+
+
+class _Probe:
+    """In place of a process: it ends at once, and its start shows that the server is ready."""
+
+    def _bootstrap(self, _: int) -> int:
+        return 0
+
+
+class _Popen(popen_forkserver.Popen):
+    """Starts a process as its base class does, but by the server of its pool."""
+
+    def _launch(self, process: Any) -> None:
+        server, buffer = vars(process).pop("server"), io.BytesIO()
+        context.set_spawning_popen(self)
+        try:
+            reduction.dump(spawn.get_preparation_data(process.name), buffer)
+            reduction.dump(process, buffer)
+        finally:
+            context.set_spawning_popen(None)
+        self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
+        with os.fdopen(data, "wb") as file:
+            file.write(buffer.getbuffer())
+        self.pid = forkserver.read_signed(self.sentinel)
+
+
+class _Process(context.ForkServerProcess):
+    server: Any
+    _Popen = staticmethod(_Popen)
+
+
+class Context(context.ForkServerContext):
+    """A multiprocessing context with a fork server of its own, which ``close`` ends."""
+
+    def __init__(self) -> None:
+        self._server: Any = forkserver.ForkServer()
+
+    def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # noqa: N802
+        """Return a process that the server forks."""
+        process = _Process(*args, **kwargs)
+        process.server = self._server
+        return process
+
+    def prepare(self, pickled: Iterable[bytes], threads: int | None, patience: float) -> None:
+        """Start the server; wait until it has imported the modules that these env_fns name.
+
+        ``threads``: see ``limit_threads``. There is a warning after ``patience`` seconds.
+        """
+        users: Any = forkserver._forkserver  # noqa: SLF001
+        self._server.set_forkserver_preload([*users._preload_modules, __name__])  # noqa: SLF001
+        path = spawn.get_preparation_data("")["sys_path"]
+        names = sorted(modules_in(pickled) | _modules_of_main())
+        os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, threads, names])
+        try:
+            self._server.ensure_running()
+        finally:
+            del os.environ[_VARIABLE]
+        # If an import ends the server, the processes get another one, and raise the error again.
+        with contextlib.suppress(EOFError, ConnectionError):
+            status, data = self._server.connect_to_new_process([])
+            try:
+                with os.fdopen(data, "wb") as file:
+                    file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
+                if not file_descriptors.is_readable(status, patience):
+                    text = "the fork server has not imported the modules of the envs"
+                    warn(f"{text} after {patience:g} seconds; still waiting")
+                    file_descriptors.is_readable(status, None)
+            finally:
+                os.close(status)
+
+    def close(self) -> None:
+        """End the server."""
+        if (pid := self._server._forkserver_pid) is not None:  # noqa: SLF001
+            with contextlib.suppress(OSError):  # the program has waited for all of its children
+                os.kill(pid, signal.SIGKILL)  # a process that an env has forked would keep it alive
+                self._server._stop()  # noqa: SLF001
+
+
+def modules_in(pickled: Iterable[bytes]) -> set[str]:
+    """Return the modules that these pickles name, and those of the ids of envs in them."""
+    texts = {text for data in set(pickled) for _, text, _ in pickletools.genops(data)}
+    names = [text for text in texts if isinstance(text, str)]
+    found = (sys.modules.keys() & names).union(*map(modules_of_id, names))
+    return found - {"__main__", "builtins"}
+
+
+def _modules_of_main() -> set[str]:
+    """Return the modules of the main file's globals, if a process imports that file again."""
+    main = sys.modules["__main__"]
+    if not spawn.get_preparation_data("").keys() & {"init_main_from_name", "init_main_from_path"}:
+        return set()
+    kinds = types.ModuleType, types.FunctionType, type
+    values = [each for each in list(vars(main).values()) if isinstance(each, kinds)]
+    found = {each.__name__ if kinds[0] is type(each) else each.__module__ for each in values}
+    return found & sys.modules.keys() - {"__main__"}
+
+
+def _import_all() -> None:
+    """Import the modules that the variable names, if this process is the server."""
+    parent, path, argv, threads, names = json.loads(os.environ.pop(_VARIABLE))
+    if parent == os.getppid():
+        sys.path[:], sys.argv = path, argv
+        cores_and_threads.limit_threads(threads)  # libraries read variables when they are imported
+        for name in names:
+            with contextlib.suppress(BaseException):  # the process that needs it raises it again
+                importlib.import_module(name)
+        cores_and_threads.thread_pools.cache_clear()
+        cores_and_threads.limit_threads(threads)
+        gc.collect()
+        gc.freeze()  # else a collection of garbage would copy every page in every process
+
+
+if _VARIABLE in os.environ:
+    _import_all()

@@ -1,0 +1,101 @@
+"""What a worker process takes: two descriptors of the program, part of a file for its stack."""
+
+import multiprocessing
+import os
+import signal
+from functools import partial
+from multiprocessing import connection
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envpool_py import ShmemVectorEnv, WorkerDiedError
+from envpool_py.worker import supervisor, watchdog
+from tests.faults.helpers import BROKEN, count_fns, kill, reset_pool
+from tests.support import envs
+from tests.support.helpers import descriptors, no_process_left
+
+METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a process needs pipes of its own")
+@pytest.mark.parametrize(("method", "count"), [("fork", 2), ("spawn", 2), ("forkserver", 3)])
+def test_descriptors_of_a_process(method, count):
+    found = {}
+    for num_envs in (2, 5):
+        with ShmemVectorEnv(count_fns(num_envs), context=method) as pool:
+            pool.reset()
+            found[num_envs] = len(descriptors())
+    assert found[5] - found[2] == 3 * count
+
+
+class Child(envs.CountEnv):
+    def parent_is_alive(self):
+        return multiprocessing.parent_process().is_alive()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_multiprocessing_knows_of_a_process(method):
+    with no_process_left(), ShmemVectorEnv([Child] * 2, context=method) as pool:
+        pool.reset()
+        assert pool.call("parent_is_alive") == [True, True]
+        process = pool.workers[1].process
+        assert process in multiprocessing.active_children()
+        assert connection.wait([process.sentinel], 0) == []
+        process.join(0.01)
+        assert process.is_alive()
+        process.kill()
+        assert connection.wait([process.sentinel], 60) == [process.sentinel]
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        with pytest.raises(WorkerDiedError, match="env 1: .*killed by SIGKILL"):
+            pool.step([0], [1])
+
+
+@pytest.mark.parametrize("proc", [True, False])
+@pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed"])
+def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch):
+    if not proc:  # as on macOS
+        for module in (watchdog, supervisor):
+            monkeypatch.setattr(module, "SHARES_STACKS", False)
+    with reset_pool(place, BROKEN) as pool:
+        for i in (2, 0):
+            with pytest.raises(WorkerDiedError, match=f"env {i}: .*SIGSEGV .envs.py") as caught:
+                pool.step(["SIGSEGV"], [i])
+            assert "in _fault" in str(caught.value)
+            pool.restart([i])
+            pool.reset([i])
+            kill(pool, i)
+            with pytest.raises(WorkerDiedError, match=f"env {i}: .*SIGKILL") as caught:
+                pool.step([""], [i])
+            assert "envs.py" not in str(caught.value)
+            pool.reset()
+
+
+class Wide(envs.CountEnv):
+    def __init__(self, high=255):
+        super().__init__(0)
+        self.observation_space = gym.spaces.Box(0, high, (210, 160, 3), np.uint8)
+
+
+def test_equal_observation_spaces_are_kept_once():
+    with ShmemVectorEnv([Wide, Wide, partial(Wide, 9), Wide], context="fork") as pool:
+        first, second, other, last = pool.observation_space
+        assert first is second is last
+        assert (first.high.max(), other.high.max()) == (255, 9)
+        actions = pool.action_space  # which have a generator of random numbers each
+        assert len({id(space) for space in actions}) == 4
+        pool.restart([1])
+        assert pool.observation_space[1] is first
+
+
+def test_long_stacks_of_neighbours_are_not_mixed(tmp_path):
+    with (tmp_path / "stacks").open("w+b") as file:
+        for number in range(3):
+            os.lseek(file.fileno(), number << 20, os.SEEK_SET)
+            os.write(file.fileno(), f"stack {number} ".encode() * 9000)
+        parts = [watchdog.Stacks(file.fileno(), number) for number in range(3)]
+        parts[1].erase()
+        found = [part._dump() for part in parts]
+    assert found == [b"stack 0 " * 9000, b"", b"stack 2 " * 9000]

@@ -1,0 +1,279 @@
+"""What processes share from their start: the modules of their envs, imported once.
+
+Under fork the program imports them, else a fork server, which ends with the pool.
+"""
+
+import gc
+import importlib
+import multiprocessing.forkserver
+import os
+import signal
+from functools import partial
+
+import gymnasium as gym
+import pytest
+
+from envpool_py import ShmemVectorEnv, env_by_name
+from envpool_py.env.failures import dumps_by_value
+from envpool_py.sb3 import DummyVecEnv, make_vec_env
+from envpool_py.worker import fork_server
+from tests.faults.helpers import count_fns, kill
+from tests.support import envs
+from tests.support.helpers import children, no_process_left, run_python
+
+MODULE = """
+import os
+from tests.support.envs import CountEnv
+
+print("imported", flush=True)
+with open("pids", "a") as file:
+    file.write(f"{os.getpid()}\\n")
+"""
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+import gymnasium as gym
+from envpool_py import EnvError, ShmemVectorEnv
+from tests.support.helpers import children
+
+sys.path.append(os.getcwd())
+gym.register("Counted-v0", entry_point="counted:Env", disable_env_checker=True)
+
+def pids():
+    return [int(line) for line in Path("pids").read_text().split()]
+
+def pool():
+    return ShmemVectorEnv([lambda: gym.make("Counted-v0")] * 3, context=sys.argv[1])
+
+if __name__ == "__main__":
+"""
+
+
+def run(folder, module, program, context="forkserver"):
+    (folder / "counted.py").write_text(MODULE + module)
+    lines = ["    " + line for line in program.strip().splitlines()]
+    (folder / "program.py").write_text(PROGRAM + "\n".join(lines) + "\n")
+    return run_python("program.py", context, cwd=folder)
+
+
+ONCE = """
+with pool() as envs:
+    first = envs.call("pid")
+    (importing,) = pids()
+    assert importing not in first
+    assert (importing == os.getpid()) == (sys.argv[1] == "fork")
+    assert (importing in children()) == (sys.argv[1] == "forkserver")
+    envs.reset()
+    os.kill(first[1], signal.SIGKILL)
+    envs.restart([1])
+    assert pids() == [importing] and envs.call("pid")[1] != first[1]
+assert ("counted" in sys.modules) == (sys.argv[1] == "fork")
+assert importing not in children()
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_a_module_is_imported_once_for_all_processes_and_restarts(context, tmp_path):
+    module = """
+class Env(CountEnv):
+    def __init__(self, render_mode=None):
+        super().__init__(0)
+"""
+    assert run(tmp_path, module, ONCE, context) == "imported\n"
+
+
+BROKEN = """
+try:
+    pool()
+except EnvError as error:
+    assert "env_fn raised" in str(error) and "counted.py" in str(error), error
+else:
+    raise AssertionError("no error")
+assert len(set(pids())) == 4  # the server or the program, which goes on, and then the processes
+assert not [pid for pid in pids() if pid in children()]
+"""
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+@pytest.mark.parametrize("error", ["ValueError('no')", "SystemExit(3)"])
+def test_a_module_whose_import_fails_is_an_error_of_the_env(error, context, tmp_path):
+    run(tmp_path, f"raise {error}", BROKEN, context)
+
+
+def test_a_module_whose_import_ends_the_process(tmp_path):
+    program = BROKEN.replace("env_fn raised", "exited with code 3 while starting")
+    run(tmp_path, "os._exit(3)", program.replace(' and "counted.py" in str(error)', ""))
+
+
+INTERRUPTED = """
+import threading
+
+class Interrupt(Exception):
+    pass
+
+def interrupt(*_):
+    raise Interrupt
+
+def send():
+    files.append(open("fifo", "w"))  # when the server reads it
+    os.kill(os.getpid(), signal.SIGALRM)
+
+os.mkfifo("fifo")
+files = []
+signal.signal(signal.SIGALRM, interrupt)
+threading.Thread(target=send).start()
+try:
+    pool()
+except Interrupt:
+    pass
+else:
+    raise AssertionError("no error")
+assert not [pid for pid in pids() if pid in children()]
+"""
+
+
+@pytest.mark.slow
+def test_an_import_that_hangs_can_be_interrupted(tmp_path):
+    run(tmp_path, "open('fifo').read()", INTERRUPTED)
+
+
+WARNED = """
+import warnings
+from envpool_py.worker import process_host
+
+def show(message, *_):
+    if "fork server" in str(message):
+        texts.append(str(message))
+        process_host.SLOW_START = 60.0
+        open("fifo", "w").close()  # which lets the import go on
+
+os.mkfifo("fifo")
+texts = []
+process_host.SLOW_START = 0.1
+warnings.showwarning = show
+with pool() as envs:
+    envs.reset()
+(text,) = texts
+assert text.endswith("the modules of the envs after 0.1 seconds; still waiting"), text
+"""
+
+
+@pytest.mark.slow
+def test_an_import_that_takes_long_is_warned_of(tmp_path):
+    module = "open('fifo').read()\nclass Env(CountEnv):\n    render_mode = None\n"
+    run(tmp_path, module + "    def __init__(self, **_):\n        super().__init__(0)\n", WARNED)
+
+
+class Variables(envs.CountEnv):
+    def variables(self):
+        return dict(os.environ)
+
+    def pools(self):
+        return importlib.import_module("threadpoolctl").threadpool_info()
+
+
+def test_the_program_keeps_its_own_server_and_environment():
+    own = multiprocessing.forkserver._forkserver
+    before = own._forkserver_pid, list(own._preload_modules), dict(os.environ)
+    with no_process_left(), ShmemVectorEnv([Variables] * 2, context="forkserver") as pool:
+        assert "context='forkserver'" in repr(pool)
+        variables = pool.call("variables")
+    assert (own._forkserver_pid, own._preload_modules, dict(os.environ)) == before
+    assert all(each == variables[0] for each in variables)
+    assert not any("FORK_SERVER" in name for name in variables[0])
+    assert variables[0].get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+
+
+def test_processes_go_on_and_restart_if_their_server_is_killed():
+    with no_process_left():
+        before = children()
+        with ShmemVectorEnv(count_fns(2), context="forkserver") as pool:
+            (server,) = children() - before
+            pool.reset()
+            os.kill(server, signal.SIGKILL)
+            assert pool.step([0, 0])[0].tolist() == [[0, 0, 1], [1, 0, 1]]
+            kill(pool, 1)
+            pool.restart([1])
+            assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
+            assert pool.step([0, 0])[0].tolist() == [[0, 0, 2], [1, 0, 1]]
+
+
+def test_what_the_server_imports():
+    def pickled(env_fn):
+        return dumps_by_value(env_fn)
+
+    named = fork_server.modules_in([pickled(partial(gym.make, "HalfCheetah-v5"))])
+    assert "gymnasium.envs.mujoco.half_cheetah_v5" in named
+    assert named == fork_server.modules_in([pickled(partial(gym.make, gym.spec("HalfCheetah-v5")))])
+    assert "ale_py" in fork_server.modules_in([pickled(lambda: gym.make("ale_py:ALE/Pong-v5"))])
+    own = fork_server.modules_in([pickled(partial(envs.CountEnv, "this:that"))])
+    assert "tests.support.envs" in own
+    assert not own & {"this", "__main__"}
+
+
+HALF_CHEETAH = "gymnasium.envs.mujoco.half_cheetah_v5"
+
+
+def with_variable():
+    os.environ["MUJOCO_GL"] = "egl"
+    return gym.make("HalfCheetah-v5")
+
+
+def maker(env_id):
+    return lambda: gym.make(env_id)
+
+
+@pytest.mark.parametrize(
+    ("env_fn", "modules"),
+    [
+        (partial(gym.make, "HalfCheetah-v5"), {HALF_CHEETAH}),
+        (partial(partial(gym.make, "HalfCheetah-v5"), max_episode_steps=3), {HALF_CHEETAH}),
+        (lambda: gym.make("HalfCheetah-v5", render_mode="rgb_array"), {HALF_CHEETAH}),
+        (partial(gym.make, "ale_py:ALE/Nowhere-v5"), {"ale_py"}),
+        (env_by_name.env_fn_of("HalfCheetah-v5", {}), {HALF_CHEETAH}),
+        (env_by_name.env_fn_of(gym.spec("HalfCheetah-v5"), {}, [gym.Wrapper]), {HALF_CHEETAH}),
+        # Functions that may do something before, or make something else:
+        (with_variable, set()),
+        (partial(with_variable), set()),
+        (maker("HalfCheetah-v5"), set()),
+        (lambda: maker("HalfCheetah-v5"), set()),
+        (lambda: gym.spec("HalfCheetah-v5"), set()),
+        (lambda: [gym.make("HalfCheetah-v5"), os], set()),
+        (partial(maker, "HalfCheetah-v5"), set()),
+        (partial(gym.make, "Nowhere-v0"), set()),
+        (envs.CountEnv, set()),
+        (partial(envs.CountEnv, "HalfCheetah-v5"), set()),
+        ("HalfCheetah-v5", set()),
+    ],
+)
+def test_the_modules_that_the_program_imports_under_fork(env_fn, modules):
+    assert env_by_name.modules_of(env_fn) == modules
+
+
+def test_the_sb3_interface_makes_known_envs():
+    found = []
+
+    def vec_env(env_fns):
+        found.extend(env_fns)
+        return DummyVecEnv(env_fns)
+
+    make_vec_env("CartPole-v1", 2, vec_env_cls=vec_env).close()
+    assert set().union(*map(env_by_name.modules_of, found)) == {
+        "gymnasium.envs.classic_control.cartpole"
+    }
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_program_keeps_its_garbage_collection_and_its_threads(frozen):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    before = threadpoolctl.threadpool_info()
+    gc.freeze() if frozen else gc.unfreeze()  # pytest has frozen its own objects
+    try:
+        count = gc.get_freeze_count()
+        with ShmemVectorEnv([Variables] * 2, context="fork", threads_per_process=1) as pool:
+            for info in pool.call("pools"):
+                assert {one["num_threads"] for one in info} == {1}
+        assert (gc.get_freeze_count() > 0) == frozen == (count > 0)
+    finally:
+        gc.freeze()
+    assert threadpoolctl.threadpool_info() == before
