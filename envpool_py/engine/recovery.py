@@ -562,7 +562,8 @@ class Recovery:
         hosts = self._hosts
         self._await_events(0.0)
         usable = self._usable(ids)
-        self._states.check_free(ids[self._states.state[ids] != DEAD])
+        waiting = [i for i in ids.tolist() if i in self.failed and self.failed[i].request]
+        self._states.check_free(np.union1d(usable, waiting).astype(np.intp))
         while hosts.supervisor is not None and len(usable):
             call = Call(self._flight, usable, [_PING] * len(usable), observed=False)
             try:

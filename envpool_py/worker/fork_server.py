@@ -84,8 +84,7 @@ class Context(context.ForkServerContext):
             self._server.ensure_running()
         finally:
             del os.environ[_VARIABLE]
-        # If an import ends the server, the processes get another one, and raise the error again.
-        with contextlib.suppress(EOFError, ConnectionError):
+        try:
             status, data = self._server.connect_to_new_process([])
             try:
                 with os.fdopen(data, "wb") as file:
@@ -94,8 +93,14 @@ class Context(context.ForkServerContext):
                     text = "the fork server has not imported the modules of the envs"
                     warn(f"{text} after {patience:g} seconds; still waiting")
                     file_descriptors.is_readable(status, None)
+                forkserver.read_signed(status)
             finally:
                 os.close(status)
+        except (EOFError, ConnectionError):
+            # An import has ended the server. Once it has ended, the processes get another one, and
+            # raise the error again.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._server._forkserver_pid, os.WEXITED | os.WNOWAIT)  # noqa: SLF001
 
     def close(self) -> None:
         """End the server."""
