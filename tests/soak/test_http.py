@@ -133,5 +133,7 @@ def test_every_run_ends(make, env, run, port):
             pool.send(np.zeros(len(ids), np.int64), ids)
         assert failed > 0
         assert pool.restarts.sum() >= failed
-    # An exception ends an abandoned thread at any line, so its socket may be garbage.
+    # An exception ends an abandoned thread at any line, so its socket may be garbage; errors that
+    # the pool has keep its frames.
+    del pool
     assert wait_until(lambda: gc.collect() >= 0 and threading.active_count() <= threads)
