@@ -470,17 +470,11 @@ class Executor:
         self._close_env()
 
     def _close_env(self) -> None:
-        if self._closed:
-            return
-        close = getattr(self.env, "close", None)
-        try:
-            if close is not None:
-                with EndingCopies():
-                    close()
-        except BaseException as error:
-            self._closed = not is_interrupt(error)  # else it is called again
-            raise
-        self._closed = True
+        if not self._closed:
+            close = getattr(self.env, "close", lambda: None)
+            with EndingCopies():
+                self._closed = True  # no signal handler runs between this and the call
+                close()
 
 
 def _refuse() -> Any:

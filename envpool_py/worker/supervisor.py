@@ -155,9 +155,8 @@ class Supervisor:
         self.poller.open()
         self._fds += os.pipe()
         self._fds.append(shared_memory.create())
-        theirs, ours, self._memory = self._fds
-        stacks = shared_memory.create() if SHARES_STACKS else -1
-        self._fds.append(stacks)
+        self._fds.append(shared_memory.create() if SHARES_STACKS else -1)
+        theirs, ours, self._memory, stacks = self._fds
         file_descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
         results = self.poller.theirs
@@ -318,9 +317,9 @@ class Supervisor:
 
     def late(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
-        limit = self._options.step_timeout
-        text = f"step_timeout={limit}" if limit is not None else f"{process_host.SLOW_START:g}"
-        return f"did not {did} within {text} seconds"
+        option = "" if self._options.step_timeout is None else "step_timeout="
+        limit = process_host.SLOW_START if self.watchdog is None else self.watchdog.limit
+        return f"did not {did} within {option}{limit} seconds"
 
     def _messages_sent(self) -> dict[int, int]:
         """Return for each env of processes that run the messages sent to the env's heartbeat."""

@@ -158,9 +158,12 @@ class Ready(BaseException):
     """Interrupts a call when an env waits."""
 
 
-# Between the error of a custom worker and its note there is no call and no jump, and so no handler;
-# the tracer, which calls a function at each line, would make one.
-NO_SIGNAL = "except BaseException as error:", "sent, self._sent = "
+# Between these lines and those before them there is no call and no jump, and so no signal handler
+# runs; the tracer, which calls a function at each line, would make one.
+NO_SIGNAL = {
+    "custom_worker_host.py": ("except BaseException as error:", "sent, self._sent = "),
+    "executor.py": ("close()",),
+}
 
 
 class Lines:
@@ -211,7 +214,7 @@ class Lines:
         found = []
         for (file, line), count in self._seen.items():
             text = linecache.getline(file, line).strip()
-            if file.endswith("custom_worker_host.py") and text.startswith(NO_SIGNAL):
+            if text.startswith(NO_SIGNAL.get(Path(file).name, "no line")):
                 continue
             deep = file.startswith((f"{PACKAGE}engine", f"{PACKAGE}worker"))
             wanted = [visit for visit in visits if visit < 5 or deep]
