@@ -8,6 +8,7 @@ threads and processes: so no process runs tests of two kinds. Tests that the com
 whatever their tier, soaks excepted.
 """
 
+import collections
 import contextlib
 import gc
 import importlib
@@ -59,6 +60,21 @@ SLOW += ("tests/test_examples.py", "tests/test_hostile_files.py")
 FACE = ("as_async", "equal_to_sync", "faults", "wrappers")
 SLOW += tuple(f"tests/gymnasium_face/test_{name}.py" for name in FACE)
 """The files and folders whose tests take long together; single tests are marked."""
+
+THINNED = {
+    "tests/backends/test_matrix.py": 2,
+    "tests/collector/test_evaluate.py": 4,
+    "tests/collector/test_kills.py": 2,
+    "tests/collector/test_rollout.py": 2,
+    "tests/collector/test_steps.py": 2,
+    "tests/faults/test_forks.py": 2,
+    "tests/faults/test_matrix.py": 4,
+    "tests/faults/test_restart.py": 2,
+    "tests/faults/test_table.py": 4,
+    "tests/sessions/test_sessions.py": 3,
+    "tests/test_doors.py": 3,
+}
+"""Of each parametrised test of these files every n-th case is kept; the others are soaks."""
 
 ONLY_QUICK = "not (slow or peers or soak)"
 EVERYTHING = "not soak"
@@ -137,10 +153,16 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_collection_modifyitems(items, config):
     """Mark the tests of PEERS and SLOW, and of RAY where that is what runs."""
     marked = {"peers": PEERS, "slow": SLOW, "ray": RAY if is_ray(config) else ()}
+    cases = collections.Counter()
     for item in items:
         for mark, places in marked.items():
             if is_in(item.path, places):
                 item.add_marker(mark)
+        share = THINNED.get(item.path.relative_to(ROOT).as_posix(), 1)
+        if hasattr(item, "callspec") and not is_ray(config):
+            if cases[item.originalname] % share:
+                item.add_marker("soak")
+            cases[item.originalname] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -33,7 +33,7 @@ OBJECTS |= {"is_async", "wait_num", "autoreset_mode", "single_action_space"}
 OBJECTS |= {"single_observation_space", "waiting_conn", "envs", "render_mode", "is_vector_env"}
 #: Of Gymnasium's class, what is not of the envs; the processes of a VecEnv; and Specs.
 OBJECTS |= {"np_random", "np_random_seed", "close_extras", "processes", "waiting", "remotes"}
-OBJECTS |= {"options"}
+OBJECTS |= {"options", "sessions", "in_rollout"}
 OBJECTS |= {f"{verb}_wrapper_attr" for verb in ("get", "set", "has")}
 OBJECTS |= {f"{what}_spec" for what in ("action", "observation", "reward", "discount")}
 

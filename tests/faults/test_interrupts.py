@@ -238,7 +238,7 @@ def test_a_call_may_be_interrupted_at_any_moment(place, name):
             assert [info["action"] for info in infos] == [5, 6, 7]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_restart_may_be_interrupted_at_any_line():
     def restart():
         helpers.kill(pool, 1)
@@ -252,7 +252,7 @@ def test_a_restart_may_be_interrupted_at_any_line():
             assert steps == [[1, 0, 1], [1, 1, 0]], "it has forgotten the options of the pool"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_end_of_a_process_may_be_interrupted_at_any_line():
     # The fixture of all tests sees what is left.
     def die():

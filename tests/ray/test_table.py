@@ -1,4 +1,4 @@
-"""The table of `tests.faults.table` on Ray: a sixth of it, the rest with the soaks."""
+"""The table of `tests.faults.table` on Ray: a fifteenth of it, the rest with the soaks."""
 
 import pytest
 import ray
@@ -13,7 +13,7 @@ POOLS = {table.RAY: (PLACE.pool, ALONE, {"envs_per_actor": cell.NUM})}
 
 CASES = [
     pytest.param(
-        *case.values, id=case.id, marks=[*marks, *([pytest.mark.soak] if number % 6 else [])]
+        *case.values, id=case.id, marks=[*marks, *([pytest.mark.soak] if number % 15 else [])]
     )
     for number, case in enumerate(cells((table.RAY,)))
     for marks in [[mark for mark in case.marks if mark.name == "xfail"]]
