@@ -16,6 +16,7 @@ NO_PROSE = re.compile(r"^```.*?^```|<!--fig .*?<!--/fig-->|`[^`]*`", re.MULTILIN
 
 LIMITS = {
     "5 seconds": "a cancelled request that goes on, a longest back-off, an actor on Ray",
+    "20 seconds": "the throw-away env of make",
     "10 seconds": "what the driver of Ray adds to step_timeout",
     "30 seconds": "a line of the log names an env that hangs",
     "60 seconds": "recreating an env, a stage of check, an actor on Ray without room",
