@@ -71,9 +71,12 @@ class Session:
     def __init__(self, sessions: Sessions, timeout: float | None, **reset: Any) -> None:
         self._sessions, self._timeout, self._reset = sessions, timeout, reset
         self._refusal = "use it in `async with`"
-        self.done, self.episode_return = False, 0.0
+        self._entered, self.done, self.episode_return = False, False, 0.0
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise RuntimeError("session: it was used in `async with` before; open another session")
+        self._entered = True
         self.env_id = await self._sessions.take()
         try:
             self._sessions.send(self.env_id, "reset", self._timeout, self._reset)
@@ -127,9 +130,13 @@ class Sessions:
         # When to stop a request, and what it has not done then; "": it was cancelled before.
         self._deadlines: dict[int, tuple[float, str]] = {}
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
+        self._entered = False
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise RuntimeError("sessions: used in `async with` before; call pool.sessions() again")
         self._calls.begin()
+        self._entered = True
         self._loop, self._event, self._error = asyncio.get_running_loop(), asyncio.Event(), None
         self._receiver = self._loop.create_task(self._receive())
         return self

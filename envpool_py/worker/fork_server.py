@@ -16,6 +16,7 @@ import pickle
 import pickletools
 import signal
 import sys
+import threading
 import types
 from collections.abc import Iterable
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
@@ -26,6 +27,7 @@ from envpool_py.errors import warn
 from envpool_py.worker import cores_and_threads, file_descriptors
 
 _VARIABLE = "ENVPOOL_PY_FORK_SERVER"
+_lock = threading.Lock()  # pools that start at once in threads: one server reads the variable
 
 
 class _Probe:
@@ -79,11 +81,12 @@ class Context(context.ForkServerContext):
         self._server.set_forkserver_preload([*users._preload_modules, __name__])  # noqa: SLF001
         path = spawn.get_preparation_data("")["sys_path"]
         names = sorted(modules_in(pickled) | _modules_of_main())
-        os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, threads, names])
-        try:
-            self._server.ensure_running()
-        finally:
-            del os.environ[_VARIABLE]
+        with _lock:
+            os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, threads, names])
+            try:
+                self._server.ensure_running()
+            finally:
+                del os.environ[_VARIABLE]
         try:
             status, data = self._server.connect_to_new_process([])
             try:

@@ -8,6 +8,8 @@ import importlib
 import multiprocessing.forkserver
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import gymnasium as gym
@@ -182,6 +184,19 @@ def test_the_program_keeps_its_own_server_and_environment():
     assert all(each == variables[0] for each in variables)
     assert not any("FORK_SERVER" in name for name in variables[0])
     assert variables[0].get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+
+
+def test_each_of_the_pools_that_start_at_once_in_threads_has_its_own_options():
+    barrier = threading.Barrier(4)
+
+    def variables(threads):
+        barrier.wait(60)
+        options = {"context": "forkserver", "threads_per_process": threads}
+        with ShmemVectorEnv([Variables] * 2, **options) as pool:
+            return [each["OMP_NUM_THREADS"] for each in pool.call("variables")]
+
+    with no_process_left(), ThreadPoolExecutor(4) as executor:
+        assert list(executor.map(variables, range(1, 5))) == [[str(n)] * 2 for n in range(1, 5)]
 
 
 def test_processes_go_on_and_restart_if_their_server_is_killed():

@@ -740,6 +740,33 @@ def test_another_event_loop_is_refused():
         asyncio.run(run(pool))
 
 
+def test_a_second_async_with_is_refused():
+    async def run(pool):
+        sessions = pool.sessions()
+        async with sessions:
+            with pytest.raises(RuntimeError, match="call pool.sessions"):
+                async with sessions:
+                    pass
+            session = sessions.open()
+            async with session:
+                with pytest.raises(RuntimeError, match="open another session"):
+                    async with session:
+                        pass
+                await session.step(GO)
+            with pytest.raises(RuntimeError, match="open another session"):
+                async with session:
+                    pass
+            async with sessions.open() as one, sessions.open() as two, sessions.open() as three:
+                assert len({one.env_id, two.env_id, three.env_id}) == 3
+        with pytest.raises(RuntimeError, match="call pool.sessions"):
+            async with sessions:
+                pass
+        assert pool.reset()[0].shape[0] == 3
+
+    with PLACES["thread"](count_fns()) as pool:
+        asyncio.run(run(pool))
+
+
 def test_what_a_session_refuses():
     async def run(pool):
         closed = pool.sessions()
