@@ -10,6 +10,7 @@ import contextlib
 import gc
 import importlib
 import io
+import itertools
 import json
 import os
 import pickle
@@ -37,6 +38,11 @@ class _Probe:
         return 0
 
 
+def _await_end(server: Any) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOWAIT)  # noqa: SLF001
+
+
 class _Popen(popen_forkserver.Popen):
     """Starts a process as its base class does, but by the server of its pool."""
 
@@ -48,7 +54,11 @@ class _Popen(popen_forkserver.Popen):
             reduction.dump(process, buffer)
         finally:
             context.set_spawning_popen(None)
-        self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        try:
+            self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        except (EOFError, ConnectionError):  # the server is about to end: there will be another one
+            _await_end(server)
+            self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
         self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
         with os.fdopen(data, "wb") as file:
             file.write(buffer.getbuffer())
@@ -102,8 +112,7 @@ class Context(context.ForkServerContext):
         except (EOFError, ConnectionError):
             # An import has ended the server. Once it has ended, the processes get another one, and
             # raise the error again.
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, self._server._forkserver_pid, os.WEXITED | os.WNOWAIT)  # noqa: SLF001
+            _await_end(self._server)
 
     def close(self) -> None:
         """End the server."""
@@ -115,8 +124,8 @@ class Context(context.ForkServerContext):
 
 def modules_in(pickled: Iterable[bytes]) -> set[str]:
     """Return the modules that these pickles name, and those of the ids of envs in them."""
-    texts = {text for data in set(pickled) for _, text, _ in pickletools.genops(data)}
-    names = [text for text in texts if isinstance(text, str)]
+    operations = itertools.chain.from_iterable(map(pickletools.genops, set(pickled)))
+    names = {text for _, text, _ in operations if isinstance(text, str)}
     found = (sys.modules.keys() & names).union(*map(modules_of_id, names))
     return found - {"__main__", "builtins"}
 

@@ -9,4 +9,8 @@ FAILS_TODAY = {
     # place, fault, backend, on_error: reason
     ("close of the pool", "hangs", "Ray", "raise"): _ONE_REPLY,
     ("close of the pool", "hangs", "Ray", "restart"): _ONE_REPLY,
+    ("close of the pool", "exits", "Ray", "raise"): _ONE_REPLY,
+    ("close of the pool", "exits", "Ray", "restart"): _ONE_REPLY,
+    ("close of the pool", "is killed", "Ray", "raise"): _ONE_REPLY,
+    ("close of the pool", "is killed", "Ray", "restart"): _ONE_REPLY,
 }

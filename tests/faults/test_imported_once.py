@@ -7,6 +7,7 @@ import gc
 import importlib
 import multiprocessing.forkserver
 import os
+import pickle
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from tests.support.helpers import children, no_process_left, run_python
 
 MODULE = """
 import os
+import pickle
 from tests.support.envs import CountEnv
 
 print("imported", flush=True)
@@ -292,3 +294,10 @@ def test_the_program_keeps_its_garbage_collection_and_its_threads(frozen):
     finally:
         gc.freeze()
     assert threadpoolctl.threadpool_info() == before
+
+
+def test_bytes_in_an_env_fn():
+    """They are no names of modules; a bytearray is an operation of its own in a pickle."""
+    env_fn = partial(envs.CountEnv, 0, bytearray(b"envpool_py"))
+    pickled = [pickle.dumps(env_fn, 5), pickle.dumps(b"gymnasium")]
+    assert fork_server.modules_in(pickled) == {"functools", "tests.support.envs"}
