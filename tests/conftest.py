@@ -147,7 +147,8 @@ def pytest_ignore_collect(collection_path, config):
     else:
         wanted = config.option.markexpr.startswith("peers") == is_in(collection_path, PEERS)
         wanted &= not is_in(collection_path, RAY[:1])
-    return None if wanted or collection_path.is_dir() else True
+    may_have_more = collection_path.is_dir() and not is_in(collection_path, PEERS)
+    return None if wanted or may_have_more else True  # else its conftest.py is not imported either
 
 
 def pytest_collection_modifyitems(items, config):
