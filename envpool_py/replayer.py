@@ -25,7 +25,15 @@ from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env_ids import Ids
-from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
+from envpool_py.errors import (
+    EnvError,
+    EnvTimeoutError,
+    ReplayError,
+    WorkerDiedError,
+    closed_on_error,
+    combine,
+    warn,
+)
 from envpool_py.options import Backend
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
@@ -107,7 +115,8 @@ def replay(
                 f"{name}: these envs have {described:.500},"
                 f" but the record {path} has {header[name]:.500}"
             )
-    return Replay(path, pool, chosen, header, events, until, swaps or {}, deaths=deaths)
+    with closed_on_error(pool):
+        return Replay(path, pool, chosen, header, events, until, swaps or {}, deaths=deaths)
 
 
 @dataclass
@@ -193,6 +202,14 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         self._inner.begin_replay([header["roots"][i] for i in self.env_ids] if is_seeded else ())
 
     def __next__(self) -> StepResult:
+        try:
+            return self._next()
+        except ValueError as error:
+            if type(error) is ValueError:  # the record is corrupt from here on
+                self.close()
+            raise
+
+    def _next(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
             raise StopIteration
         for kind, ids, data in self._events:
