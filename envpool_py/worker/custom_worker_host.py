@@ -16,7 +16,7 @@ from envpool_py.env.block_io import actions_of
 from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
 from envpool_py.env.failures import env_error
 from envpool_py.env.request import ID_MASK, RESET, Request
-from envpool_py.interrupts import is_interrupt, ordinary
+from envpool_py.interrupts import is_interrupt, ordinary, suppressed
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.inline_host import InlineHost
 
@@ -34,7 +34,11 @@ class _Remote:
 
     def send(self, request: Request) -> None:
         if self._sent and not self._received:
-            self._sent[:] = filter(None, map(methodcaller("cancel"), (self.worker,)))
+            if type(self.worker).cancel is EnvWorker.cancel:  # it would only drop the reply
+                with suppressed():
+                    self.recv()
+            else:
+                self._sent[:] = filter(None, map(methodcaller("cancel"), (self.worker,)))
         self._sent.clear()
         self._received.clear()
         self._failure = None
