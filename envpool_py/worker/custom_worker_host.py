@@ -25,7 +25,7 @@ class _Remote:
     """An env in a worker: ``send`` asks the worker, ``step`` and ``reset`` receive its reply."""
 
     def __init__(self, worker: EnvWorker) -> None:
-        self.worker = worker
+        self.worker, self.close = worker, worker.close
         # A request without a reply, and a reply. Each call of the worker and the change of its list
         # are one operation: Python runs signal handlers at calls and jumps.
         self._sent: list[Any] = []
@@ -61,9 +61,6 @@ class _Remote:
         return self._received.pop()
 
     step = reset = recv
-
-    def close(self) -> None:
-        self.worker.close()
 
 
 class _RemoteExecutor(Executor):
