@@ -181,8 +181,8 @@ def test_a_record_with_sessions_is_replayed(tmp_path):
 # ------------------------------------------------------------------------------------- failures
 
 
-class FailingEnv(envs.CountEnv):
-    """Action 1 raises, 2 kills the process; the option "fail" makes a reset raise."""
+class FailingEnv(envs.RaisingEnv):
+    """The option "fail" makes a reset raise."""
 
     asked = 0
 
@@ -191,13 +191,6 @@ class FailingEnv(envs.CountEnv):
         if options and options.get("fail"):
             raise LookupError("no such task")
         return super().reset(seed=seed, options=options)
-
-    def step(self, action):
-        if action == 1:
-            raise KeyError("boom")
-        if action == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
 
 
 @pytest.mark.parametrize("mode", MODES)
