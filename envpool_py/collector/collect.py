@@ -356,7 +356,7 @@ class AsyncCollector:
                 ends &= ["final_obs" in info for info in infos]
                 self._put_last(seen, ids, ends, infos)
             else:
-                ends &= list(map(self.pool._inner.is_over, ids.tolist()))
+                ends[ends.copy()] = list(map(self.pool._inner.is_over, ids[ends].tolist()))
         return _Batch(ids, obs, infos, seen, rewards, terminated, truncated, begins, ends)
 
     def _seen(self, obs: Any, infos: Iterable[dict[str, Any]]) -> list[Any]:
