@@ -71,6 +71,8 @@ THINNED = {
     "tests/faults/test_matrix.py": 4,
     "tests/faults/test_restart.py": 2,
     "tests/faults/test_table.py": 4,
+    "tests/sessions/test_cancels.py": 3,
+    "tests/sessions/test_refusals.py": 3,
     "tests/sessions/test_sessions.py": 3,
     "tests/test_doors.py": 3,
 }

@@ -119,8 +119,8 @@ class AsyncCollector:
         self._keep_infos = [keep_infos] if isinstance(keep_infos, str) else keep_infos
         self._episode = np.full(num_envs, -1)
         self._finished_steps = [0] * num_envs
-        self._obs_layout = _common_layout(pool.observation_space)
-        self._action_layout = _common_layout(pool.action_space)
+        self._obs_layout = common_layout(pool.observation_space)
+        self._action_layout = common_layout(pool.action_space)
         self._fixed_actions = spaces.is_fixed(self._action_layout)
         self._uses = pool._inner.uses
         self._in_rows = False  # whether the pool returns trees as rows, and not as columns
@@ -356,7 +356,7 @@ class AsyncCollector:
                 ends &= ["final_obs" in info for info in infos]
                 self._put_last(seen, ids, ends, infos)
             else:
-                ends &= list(map(self.pool._inner.is_over, ids.tolist()))
+                ends[ends.copy()] = list(map(self.pool._inner.is_over, ids[ends].tolist()))
         return _Batch(ids, obs, infos, seen, rewards, terminated, truncated, begins, ends)
 
     def _seen(self, obs: Any, infos: Iterable[dict[str, Any]]) -> list[Any]:
@@ -541,7 +541,7 @@ class AsyncCollector:
         self._pending, self._num_pending, self._left = deque(), 0, None
 
 
-def _common_layout(env_spaces: list[Any]) -> Any:
+def common_layout(env_spaces: list[Any]) -> Any:
     """The layout of all the spaces; where they differ, rows are objects."""
     layout = spaces.layout_of(env_spaces[0])
     if all(spaces.layout_of(space) == layout for space in env_spaces[1:]):

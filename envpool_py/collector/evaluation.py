@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Literal, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import extras
+from envpool_py.collector.collect import common_layout
 from envpool_py.collector.policy import (
     Policy,
     PolicyWithInfos,
@@ -261,9 +262,9 @@ class _Run:
             self._start(failed)
             rows = ~np.isin(ids, failed)
             if rows.any():
-                in_columns = isinstance(actions, Mapping) or len(actions) != len(ids)
-                rest = spaces.take(actions, rows) if in_columns else list(compress(actions, rows))
-                self._send(rest, ids[rows])
+                layout = common_layout(self._pool.action_space)
+                listed = spaces.list_actions(layout, actions, ids.tolist())
+                self._send(list(compress(listed, rows)), ids[rows])
 
     def _fail(self, error: EnvError) -> NDArray[np.intp]:
         """Let the tasks of the envs of an error fail; return these envs."""

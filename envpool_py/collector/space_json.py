@@ -70,8 +70,8 @@ def _space_of(data: dict[str, Any], limit: int) -> tuple[gym.Space[Any], int]:
             parts.append((key, space) if kind == "Dict" else space)
         return getattr(gym.spaces, kind)(parts), limit
     require(kind in _KINDS, f"unknown type of space: {kind!r:.80}")
-    missing = set(_ARGUMENTS[_KINDS[kind]]) ^ arguments.keys()
-    require(not missing, f"a {kind} without, or with, {sorted(missing)!s:.80}")
+    names, given = _ARGUMENTS[_KINDS[kind]], sorted(arguments)
+    require(sorted(names) == given, f"a {kind} needs {', '.join(names)}; got {given!s:.80}")
     shape = arguments.get("shape", ())
     dtype: np.dtype[Any] = np.dtype(np.int64)
     if "dtype" in arguments:

@@ -86,8 +86,8 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
             options = self.options({"autoreset_mode": mode, **given})
             try:
                 self.pool = ShmemVectorEnv(env_fns, **options)
-            except UnequalSpacesError as error:  # Gymnasium's class of this error
-                raise RuntimeError(str(error)) from None
+            except UnequalSpacesError as error:
+                raise RuntimeError(str(error)) from None  # as Gymnasium does
         elif set(given.values()) != {None} or mode not in (
             NEXT_STEP,  # the default
             autoreset_mode_of(env_fns.autoreset_mode),

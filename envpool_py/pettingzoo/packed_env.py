@@ -103,7 +103,7 @@ class PackedEnv:
         self._masks = masks_of(own)
         # Of agents that the env gives no mask: all actions are legal if the agent is alive.
         self._usual_masks: dict[str, NDArray[np.bool_]] = {}
-        # Agents that have ended and gone, and what was warned of.
+        # Agents that have ended and gone in this episode, and what was warned of.
         self._gone: set[str] = set()
         self._warned: set[str] = set()
         # The step of an env that PettingZoo has converted; the last attribute: see __setattr__.
@@ -127,7 +127,7 @@ class PackedEnv:
         obs, infos = _of_length(2, "reset", self.env.reset(seed=seed, options=options))
         self._converted_step = converted_step(self.env)
         self._flags[:] = False
-        self._alive = []
+        self._alive, self._gone = [], set()
         self._note_flags([], {}, {})
         return self._row(obs, infos)
 
@@ -187,9 +187,8 @@ class PackedEnv:
     def _warn_of_returned(self, agents: list[str]) -> None:
         """Warn once of an agent that is listed again after it had ended and gone."""
         ended = self._flags[TERMINATED] | self._flags[TRUNCATED]
-        gone = {a for a, n in self._place.items() if ended[n] and a not in agents}
         back = [agent for agent in agents if agent in self._gone]
-        self._gone = gone | self._gone if ended.any() else set()
+        self._gone |= {a for a, n in self._place.items() if ended[n] and a not in agents}
         if back and "back" not in self._warned:
             self._warned.add("back")
             warn(f"{back[0]} is in env.agents again after its end; it acts from the next reset on")

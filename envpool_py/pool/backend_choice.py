@@ -161,7 +161,7 @@ def _make(env_fn: Callable[[], Any]) -> Any:
 
 
 def _disturbed(env: Any, num_steps: int) -> bool:
-    """Whether a second env disturbs this one; a hang ends the process."""
+    """Whether a second env disturbs this one; a timer kills the process if they hang."""
     signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)
     try:
         other = _made_by[0]()

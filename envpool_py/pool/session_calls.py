@@ -24,12 +24,10 @@ from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import stack_of_thread
 
 if TYPE_CHECKING:
-    from envpool_py.sessions import Sessions
+    from envpool_py.sessions.sessions import Errors, Sessions
 
-# Of a process in whose stack a session waits: the event loop stands still meanwhile.
+# In place of ``watchdog.QUIET``: the event loop waits while a stuck process writes its stack.
 _QUIET = 5e-3
-
-Errors = dict[int, EnvError]
 
 
 @call_guard.one_at_a_time

@@ -27,8 +27,6 @@ from envpool_py.worker import supervisor
 
 #: (observation, reward, terminated, truncated, info)
 Row: TypeAlias = "tuple[Any, Any, bool, bool, dict[str, Any]]"
-
-
 Errors: TypeAlias = dict[int, EnvError]
 
 
@@ -38,7 +36,7 @@ class Calls(Protocol):
     ``prepare``: whether an env can be reset now; if not, its next row says so. ``check``: raise if
     it cannot be stepped. ``stop``: cancel a request; its error if it has not done this ``fact`` in
     time. ``kill``: only what goes on although it was cancelled. ``poll``: the seconds until the
-    next look, the rows and errors that have arrived, the errors of envs that are being recreated.
+    next poll, the rows and errors that have arrived, the errors of envs that are being recreated.
     """
 
     num_envs: int
@@ -180,7 +178,7 @@ class Sessions:
         left = enumerate(tasks)
         try:
             while True:
-                for k, task in islice(left, max(2 * self._calls.num_envs - len(running), 0)):
+                for k, task in islice(left, 2 * self._calls.num_envs - len(running)):
                     running[asyncio.ensure_future(conversation(task))] = k, task
                 if not running:
                     return Outcomes(found[k] for k in sorted(found))
@@ -276,7 +274,7 @@ class Sessions:
             with self._calls.listening(self._loop, self._event) as longest:
                 while True:
                     self._event.clear()
-                    if (seconds := min(self._look(), longest)) <= 0:
+                    if (seconds := min(self._handle_results(), longest)) <= 0:
                         await asyncio.sleep(0)
                         continue
                     timer = self._loop.call_later(seconds, self._event.set)
@@ -300,8 +298,8 @@ class Sessions:
                     if not each.done():
                         each.set_exception(error)
 
-    def _look(self) -> float:
-        """Deliver what has arrived, stop what takes too long; return when to look again."""
+    def _handle_results(self) -> float:
+        """Deliver results, stop what takes too long; return the seconds until the next call."""
         seconds, batches, errors, lost = self._calls.poll(self._receiver)
         found: dict[int, Any] = {**errors}
         for ids, (obs, *columns, infos) in batches:

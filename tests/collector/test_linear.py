@@ -80,18 +80,10 @@ def of_partial_batches(n):
         return lines(some_steps)
 
 
-def of_vec_envs(make, n):
-    with make([partial(CountEnv, i, 8) for i in range(n)]) as venv:
+def of_vec_envs(n):
+    with DummyVecEnv([partial(CountEnv, i, 8) for i in range(n)]) as venv:
         venv.reset()
         return lines(lambda: [venv.step(np.zeros(n, int)) for _ in range(16)]) / (16 * n)
-
-
-class Closing(DummyVecEnv):
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
 
 
 class CrowdEnv(ParallelEnv):
@@ -134,7 +126,7 @@ COUNTS = {
     "rollout, variable": (partial(of_rollout, "variable"), 4, 64),
     "evaluate": (of_evaluation, 4, 64),
     "recv": (of_partial_batches, 4, 64),
-    "DummyVecEnv": (partial(of_vec_envs, Closing), 4, 64),
+    "DummyVecEnv": (of_vec_envs, 4, 64),
     "agents": (of_agents, 4, 64),
 }
 

@@ -102,9 +102,8 @@ CHOICES = [
 def test_the_choice(measured, num_envs, expected, monkeypatch):
     two_cores(monkeypatch, measured)
     assert backend_choice.choose(measured, num_envs) == expected
-    if not (
-        measured.waits or measured.disturbed
-    ):  # on one core nothing can be done at the same time
+    # On one core nothing can be done at the same time.
+    if not (measured.waits or measured.disturbed):
         monkeypatch.setattr(backend_choice, "usable_cores", lambda: [0])
         assert backend_choice.choose(measured, num_envs) == NONE
 
@@ -120,6 +119,8 @@ MADE = [
     *((CHEAP, o, SPREAD) for o in ({"caller_steps": False}, RESTART)),
     *((CHEAP, o, SPREAD) for o in ({"step_timeout": 9.0}, {"num_processes": 2})),
     (CHEAP, {"on_error": "raise", "max_restarts": 3}, SPREAD),  # the caller steps none
+    (CHEAP, {"context": "fork"}, SPREAD),
+    (CHEAP, TWO | {"context": "fork"}, FEW_SPREAD),
     (CHEAP, {"wait_num": 8}, "ShmemVectorEnv(num_envs=64, wait_num=8, num_processes=2)"),
     (CHEAP, TWO, FEW),
     *(
@@ -350,5 +351,3 @@ def test_envs_that_disturb_each_other_get_a_process_each(env, how):
         for step in (1, 2):
             obs = pool.step([0] * 3)[0]
             assert [int(row[0]) for row in obs] == [step] * 3
-    with make(CountingEnv, 2, context="fork") as pool:  # the start method of processes
-        assert isinstance(pool, ShmemVectorEnv)

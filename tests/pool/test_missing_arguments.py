@@ -92,7 +92,7 @@ class ComingBack(ParallelEnv):
 def test_an_agent_that_comes_back_and_one_without_an_observation_are_warned_of_once():
     for blind, text in (
         (False, "b is in env.agents again after its end"),
-        (True, "a is alive, bu"),
+        (True, "a is alive, but has no observation"),
     ):
         with ParallelVectorEnv([lambda blind=blind: ComingBack(blind)], backend="dummy") as pool:
             pool.reset()
@@ -119,3 +119,5 @@ def test_an_episode_of_agents_that_is_over():
         text = 'no agent is alive; reset before step, or pass autoreset_mode="same_step"'
         with pytest.raises(ResetNeeded, match=text):
             pool.step(actions)
+        pool.reset()  # a warning that the agents are there again would be an error
+        pool.step(actions)

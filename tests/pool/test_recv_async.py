@@ -2,8 +2,6 @@
 
 import asyncio
 import functools
-import os
-import signal
 
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
@@ -176,18 +174,7 @@ def test_a_pool_closed_while_an_env_steps(gates, monkeypatch):
     asyncio.run(run())
 
 
-class Raises(envs.CountEnv):
-    """Action 1 raises, 2 kills the process."""
-
-    def step(self, action):
-        if action == 1:
-            raise KeyError("boom")
-        if action == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
-
-
-RAISING = [functools.partial(Raises, tag, 1000) for tag in range(3)]
+RAISING = [functools.partial(envs.RaisingEnv, tag, 1000) for tag in range(3)]
 
 
 @pytest.mark.parametrize("place", QUICK)

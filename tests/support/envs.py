@@ -495,6 +495,18 @@ class FaultEnv(CountEnv):
         self._fault(name)
 
 
+class RaisingEnv(CountEnv):
+    """Action 1 raises, 2 kills the process."""
+
+    def step(self, action):
+        if action == 1:
+            message = "boom"
+            raise KeyError(message)
+        if action == 2:
+            DIE["SIGKILL"]()
+        return super().step(action)
+
+
 class FailsToResetEnv(CountEnv):
     """Its second reset, and every later one until `heal` is called, raises."""
 

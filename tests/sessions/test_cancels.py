@@ -1,0 +1,384 @@
+"""Sessions: time-outs, cancelled calls, and the end of the `async with` block."""
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import threading
+import time
+
+import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+
+from envpool_py import EnvTimeoutError, ThreadVectorEnv
+from envpool_py.worker import supervisor
+from tests.sessions.helpers import GO, MODES, count_fns, fine, play, turns, until
+from tests.support import envs
+from tests.support.envs import BLOCK
+from tests.support.helpers import Helper, wait_until
+from tests.support.places import PLACES, QUICK
+
+CONCURRENT = ("thread", "subproc-fork")
+
+
+class BlockingEnv(envs.CountEnv):
+    """Action 1, and the option "block", block without end. A folder says so."""
+
+    def __init__(self, tag, path):
+        super().__init__(tag, 1000)
+        self.path = path / f"blocks{tag}"
+
+    def reset(self, *, seed=None, options=None):
+        if options and options.get("block"):
+            self.step(BLOCK)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if action == BLOCK:
+            self.path.mkdir(exist_ok=True)  # leaves no descriptor if the thread ends here
+        while action == BLOCK:
+            time.sleep(1e-3)
+        return super().step(action)
+
+
+def blocking(place, path, num_envs=2, **options):
+    fns = [functools.partial(BlockingEnv, i, path) for i in range(num_envs)]
+    return PLACES[place](fns, **options)
+
+
+def blocks(path, num_envs):
+    """Return whether that many envs block."""
+    return len(list(path.glob("blocks*"))) == num_envs
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", CONCURRENT)
+def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            async with sessions.open() as env, sessions.open() as other:
+                text = r"env 0: did not end its step within timeout=0.1 seconds \(test_cancels.py:"
+                with pytest.raises(EnvTimeoutError, match=text):
+                    await env.step(BLOCK, timeout=0.1)
+                assert (await other.step(GO, timeout=60))[0].tolist()[2] == 1
+            async with sessions.open(timeout=60), sessions.open(timeout=60) as env:
+                assert env.obs.tolist()[2] == 0
+        assert pool.restarts.tolist() == [1, 0]
+
+    with blocking(place, tmp_path, on_error=mode) as pool:
+        asyncio.run(run(pool))
+        fine(pool)
+
+
+@pytest.mark.parametrize("place", CONCURRENT)
+def test_a_reset_may_time_out(place, tmp_path):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            with pytest.raises(EnvTimeoutError, match="env 0: did not end its reset within"):
+                async with sessions.open(options={"block": True}, timeout=0.05):
+                    raise AssertionError
+            async with sessions.open() as env:
+                assert env.info["options"] is None
+
+    with blocking(place, tmp_path, 1) as pool:
+        asyncio.run(run(pool))
+
+
+@pytest.mark.parametrize("place", ["thread", "subproc-fork"])
+def test_the_step_timeout_of_the_pool(place, tmp_path):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            with pytest.raises(EnvTimeoutError, match="step_timeout=0.2"):
+                async with sessions.open() as env:
+                    await env.step(BLOCK)
+            async with sessions.open() as env:
+                await env.step(GO)
+
+    with blocking(place, tmp_path, 1, step_timeout=0.2) as pool:
+        asyncio.run(run(pool))
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-caller"])
+def test_envs_of_this_thread_have_no_timeouts(place):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            with pytest.raises(ValueError, match="cannot stop them; use ThreadVectorEnv"):
+                async with sessions.open(timeout=3):
+                    pass
+            async with sessions.open() as env:
+                with pytest.raises(ValueError, match="timeout"):
+                    await env.step(GO, timeout=3)
+                assert (await env.step(GO))[0].tolist()[2] == 1  # nothing was sent
+
+    with PLACES[place](count_fns()) as pool:
+        asyncio.run(run(pool))
+
+
+class SlowEnv(envs.CountEnv):
+    """Takes a second to be recreated."""
+
+    def __init__(self, tag, path):
+        super().__init__(tag)
+        if path.exists():
+            time.sleep(1)
+        path.touch()
+
+
+def test_a_timeout_while_the_process_of_the_env_is_replaced(tmp_path):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            async with sessions.open() as env:
+                while not env.done:
+                    await env.step(GO)
+            text = "env 0: did not end its reset within timeout=0.3 seconds"
+            with pytest.raises(EnvTimeoutError, match=text):  # it is recycled in a new process
+                async with sessions.open(timeout=0.3):
+                    raise AssertionError
+            async with sessions.open() as env:
+                assert env.obs.tolist() == [0, 0, 0]
+
+    fns = [functools.partial(SlowEnv, 0, tmp_path / "made")]
+    with PLACES["subproc-fork"](fns, recycle=1, fresh_process=True) as pool:
+        asyncio.run(run(pool))
+
+
+class PatientEnv(envs.CountEnv):
+    """A coroutine: action 1 waits without end, 2 also when it is cancelled, until `may_end`."""
+
+    def __init__(self, tag, length=1000):
+        super().__init__(tag, length)
+        self.threads, self.waiting, self.may_end = set(), threading.Event(), threading.Event()
+
+    async def reset(self, **kwargs):
+        return super().reset(**kwargs)
+
+    async def step(self, action):
+        if action:
+            self.waiting.set()
+        try:
+            await asyncio.sleep(1e6 if action else 0)
+        finally:
+            while action == 2 and not self.may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(1e-3)
+        return super().step(action)
+
+
+def patient(num_envs):
+    made = [PatientEnv(tag) for tag in range(num_envs)]
+    return made, ThreadVectorEnv([lambda env=env: env for env in made])
+
+
+def test_a_coroutine_that_times_out_keeps_its_env():
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            text = r"timeout=0.05 seconds \(test_cancels.py:\d+\); its coroutine was cancelled"
+            with pytest.raises(EnvTimeoutError, match=text):
+                async with sessions.open() as env:
+                    await env.step(1, timeout=0.05)
+            async with sessions.open() as env:
+                assert (await env.step(GO, timeout=60))[0].tolist() == [0, 1, 1]
+
+    made, pool = patient(1)
+    before = threading.active_count()
+    with pool:
+        asyncio.run(run(pool))
+        assert pool.restarts.tolist() == [0]
+        assert made[0].resets == 2
+        assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_env_is_free_only_when_its_request_has_ended(late):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            async with sessions.open() as env:
+                if late:
+                    with pytest.raises(EnvTimeoutError):
+                        await env.step(2, timeout=0.05)
+                else:
+                    task = asyncio.create_task(env.step(2))
+                    await until(made[0].waiting.is_set)
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+            waiter = asyncio.create_task(sessions.open().__aenter__())
+            await turns(20)
+            assert not waiter.done()
+            made[0].may_end.set()
+            env = await waiter
+            assert env.obs.tolist()[2] == 0
+        assert pool.restarts.tolist() == [0]
+
+    made, pool = patient(1)
+    with pool:
+        asyncio.run(run(pool))
+
+
+def test_a_coroutine_that_is_cancelled_and_goes_on_loses_its_thread(monkeypatch):
+    monkeypatch.setattr(supervisor, "GRACE", 0.1)
+
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            with pytest.raises(asyncio.TimeoutError):
+                async with sessions.open() as env:
+                    await asyncio.wait_for(env.step(2), 0.05)
+            async with sessions.open() as env:
+                assert env.env_id == 0
+                await env.step(GO)
+        assert pool.restarts.tolist() == [1]
+
+    made = []
+
+    def make():
+        made.append(PatientEnv(0))
+        return made[-1]
+
+    with ThreadVectorEnv([make]) as pool:
+        asyncio.run(run(pool))
+        made[0].may_end.set()
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", CONCURRENT)
+def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
+    reported = []
+
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            for _ in range(3):
+                async with sessions.open() as env:
+                    task = asyncio.create_task(env.step(BLOCK))
+                    await until(lambda: blocks(tmp_path, 1))
+                    (tmp_path / "blocks0").rmdir()
+                    task.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                    with pytest.raises(ResetNeeded, match="was cancelled"):
+                        await env.step(GO)
+            async with sessions.open() as env:
+                await env.step(GO)
+        assert pool.restarts.tolist() == [3]  # code that blocks cannot be cancelled
+
+    limit = {"max_restarts": 1, "on_restart": lambda *args: reported.append(args)}
+    options = {"on_error": mode, **(limit if mode == "restart" else {})}
+    with blocking(place, tmp_path, 1, **options) as pool:
+        asyncio.run(run(pool))
+        assert not reported
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_step_that_is_cancelled_in_the_turn_in_which_it_is_sent(place):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            for k in range(20):
+                async with sessions.open() as env:
+                    task = asyncio.create_task(env.step(GO))
+                    for _ in range(k % 4):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.wait([task])
+            outcomes = await sessions.map(lambda _: play(sessions), range(6))
+            assert [one.value[2] for one in outcomes] == [4] * 6
+
+    with PLACES[place](count_fns(2)) as pool:
+        asyncio.run(run(pool))
+        fine(pool)
+
+
+# ---------------------------------------------------------------------------------------- the end
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", CONCURRENT)
+def test_at_the_end_all_that_wait_get_an_error(place, mode, tmp_path):
+    async def run(pool):
+        async def step():
+            async with sessions.open() as env:
+                await env.step(BLOCK)
+
+        async with pool.sessions() as sessions:
+            tasks = [asyncio.create_task(step()) for _ in range(4)]  # two of them wait for an env
+            await until(lambda: blocks(tmp_path, 2))
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, ClosedEnvironmentError)
+        with pytest.raises(ClosedEnvironmentError):
+            async with sessions.open():
+                pass
+
+    with blocking(place, tmp_path, on_error=mode) as pool:
+        asyncio.run(run(pool))
+        fine(pool)
+
+
+@pytest.mark.parametrize("by_thread", [False, True])
+@pytest.mark.parametrize("place", QUICK)
+def test_a_pool_closed_meanwhile(place, by_thread):
+    async def run(pool):
+        async def step():
+            async with sessions.open() as env:
+                while True:
+                    await env.step(GO)
+
+        async with pool.sessions() as sessions:
+            tasks = [asyncio.create_task(step()) for _ in range(5)]
+            await turns()
+            if by_thread:
+                await asyncio.to_thread(pool.close)
+            else:
+                pool.close()
+            for result in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(result, ClosedEnvironmentError)
+
+    pool = PLACES[place](count_fns(3, 10**9))
+    asyncio.run(run(pool))
+    assert pool.is_closed
+
+
+@pytest.mark.parametrize("place", CONCURRENT)
+def test_an_interrupt_ends_all(place, tmp_path):
+    """Ctrl-C while envs hang: the event loop cancels the main task, and nothing waits."""
+
+    async def run(pool):
+        async def step(_):
+            async with sessions.open() as env:
+                await env.step(BLOCK)
+
+        async with pool.sessions() as sessions:
+            await sessions.map(step, range(4))
+
+    with blocking(place, tmp_path) as pool:
+
+        def interrupt():
+            assert wait_until(lambda: blocks(tmp_path, 2))
+            os.kill(os.getpid(), signal.SIGINT)
+
+        helper = Helper(interrupt)
+        helper.start()
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(run(pool))
+        helper.finish()
+        fine(pool)
+
+
+def test_threads_end_with_the_pool():
+    made, pool = patient(2)
+    with pool:
+
+        async def run():
+            async def conversation(_):
+                async with sessions.open() as env:
+                    await env.step(1)
+
+            async with pool.sessions() as sessions:
+                tasks = [asyncio.create_task(conversation(k)) for k in range(2)]
+                await until(lambda: all(env.waiting.is_set() for env in made))
+            for one in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(one, ClosedEnvironmentError)
+
+        asyncio.run(run())
+        fine(pool)
+        assert pool.restarts.tolist() == [0, 0]
+    assert wait_until(lambda: not any("envpool_py" in t.name for t in threading.enumerate()))

@@ -1,0 +1,155 @@
+"""What sessions refuse, and what a pool refuses while its sessions are open."""
+
+import asyncio
+import functools
+
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+
+from envpool_py import DummyVectorEnv, VectorEnvWrapper
+from tests.sessions.helpers import GO, count_fns, fine
+from tests.support import envs
+from tests.support.envs import BLOCK
+from tests.support.places import PLACES, QUICK
+
+
+async def assert_all_free(sessions):
+    """Assert that each of the three envs can have a session."""
+    async with sessions.open() as one, sessions.open() as two, sessions.open() as three:
+        assert len({one.env_id, two.env_id, three.env_id}) == 3
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_other_calls_of_the_pool_are_refused(place):
+    async def run(pool):
+        async with pool.sessions() as sessions, sessions.open() as env:
+            calls = (
+                pool.reset,
+                lambda: pool.step([GO] * 3),
+                lambda: pool.send([GO], [2]),
+                pool.recv,
+                lambda: pool.call("pid"),
+                pool.cancel,
+                pool.restart,
+                pool.sessions,
+            )
+            for call in calls:
+                with pytest.raises(AlreadyPendingCallError, match="its sessions are open"):
+                    call()
+            with pytest.raises(AlreadyPendingCallError, match="others of this pool are open"):
+                await other.__aenter__()
+            assert (await env.step(GO))[0].tolist()[2] == 1
+
+    with PLACES[place](count_fns()) as pool:
+        other = pool.sessions()
+        asyncio.run(run(pool))
+        fine(pool)
+
+
+def test_envs_in_flight_are_refused(gates):
+    async def run(pool):
+        with pytest.raises(AlreadyPendingCallError, match=r"envs \[0\] are in flight"):
+            await pool.sessions().__aenter__()
+        gates[0].release()
+        assert pool.recv()[0].tolist() == [[0, 0, 1]]
+        async with pool.sessions():
+            pass
+
+    fns = [functools.partial(envs.GateEnv, i, gates[i], 1000) for i in range(2)]
+    with PLACES["thread"](fns, wait_num=1) as pool:
+        pool.reset()
+        pool.send([BLOCK], [0])
+        asyncio.run(run(pool))
+        assert pool.is_async
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_an_autoreset_mode_is_refused(mode):
+    text = "make the pool with autoreset_mode=None"
+    with (
+        DummyVectorEnv(count_fns(), autoreset_mode=mode) as pool,
+        pytest.raises(ValueError, match=text),
+    ):
+        pool.sessions()
+
+
+def test_a_wrapped_pool_is_refused():
+    with DummyVectorEnv(count_fns()) as pool, pytest.raises(TypeError, match="wrap each env"):
+        VectorEnvWrapper(pool).sessions()
+
+
+def test_another_event_loop_is_refused():
+    async def run(pool):
+        async with pool.sessions() as sessions, sessions.open() as env:
+
+            async def elsewhere():
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    await env.step(GO)
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    async with sessions.open():
+                        pass
+
+            await asyncio.to_thread(asyncio.run, elsewhere())
+            await env.step(GO)
+
+    with PLACES["thread"](count_fns()) as pool:
+        asyncio.run(run(pool))
+
+
+def test_a_second_async_with_is_refused():
+    async def run(pool):
+        sessions = pool.sessions()
+        async with sessions:
+            with pytest.raises(RuntimeError, match="call pool.sessions"):
+                async with sessions:
+                    pass
+            session = sessions.open()
+            async with session:
+                with pytest.raises(RuntimeError, match="open another session"):
+                    async with session:
+                        pass
+                await session.step(GO)
+            with pytest.raises(RuntimeError, match="open another session"):
+                async with session:
+                    pass
+            await assert_all_free(sessions)
+        with pytest.raises(RuntimeError, match="call pool.sessions"):
+            async with sessions:
+                pass
+        assert pool.reset()[0].shape[0] == 3
+
+    with PLACES["thread"](count_fns()) as pool:
+        asyncio.run(run(pool))
+
+
+def test_what_a_session_refuses():
+    async def run(pool):
+        closed = pool.sessions()
+        with pytest.raises(RuntimeError, match="async with"):
+            async with closed.open():
+                pass
+        async with pool.sessions() as sessions:
+            session = sessions.open()
+            with pytest.raises(ResetNeeded, match="async with"):
+                await session.step(GO)
+            async with session as env:
+                with pytest.raises(TypeError, match="timeout"):
+                    await env.step(GO, timeout="3")
+                for _ in range(4):
+                    await env.step(GO)
+                assert env.done
+                with pytest.raises(ResetNeeded, match="its episode is over"):
+                    await env.step(GO)
+            with pytest.raises(ResetNeeded, match="block has ended"):
+                await env.step(GO)
+            for seed in (-1, "x"):
+                with pytest.raises((TypeError, ValueError)):
+                    async with sessions.open(seed=seed):
+                        pass
+            with pytest.raises(TypeError, match="options"):
+                async with sessions.open(options=3):
+                    pass
+            await assert_all_free(sessions)
+
+    with PLACES["thread"](count_fns()) as pool:
+        asyncio.run(run(pool))
