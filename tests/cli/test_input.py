@@ -53,6 +53,7 @@ OTHERS = [
     ("check tests/cli/part.py:Arm", "there is no file tests/cli/part.py; did you mean parts.py\n"),
     (f"check {PARTS}:count_env --env-kwarg lenght=3", "no argument 'lenght'; did you mean length"),
     (f"check {PARTS}:needs_stiffness --env-kwarg stiffnes=3", "'stiffnes'; did you mean stiffness"),
+    (f"check {PARTS}:needs_stiffness_and_takes_more --env-kwarg size=3", "argument: 'stiffness'"),
     ("replay no_such.record", "no_such.record: No such file or directory"),
     ("replay pyproject.toml CartPole-v1", "pyproject.toml: not a record of a pool"),
     ("show pyproject.toml", "pyproject.toml: neither a file of episodes nor a record"),
