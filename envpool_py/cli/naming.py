@@ -45,7 +45,7 @@ class Imported(NamedTuple):
 
 
 def printable(text: str) -> str:
-    """The text with control characters as Python escapes them; a terminal would obey them."""
+    """The text with control characters escaped as by ``repr``: a terminal would obey them."""
     return "".join(
         letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
     )

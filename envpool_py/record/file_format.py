@@ -81,7 +81,7 @@ def is_record(path: str | os.PathLike[str]) -> bool:
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Generator[Event, None, None]]:
     """Read the facts of a recorded pool, and its events up to the last complete chunk.
 
-    ValueError: no record, of another version, or damaged; the iterator raises it where a chunk is.
+    ValueError: no record, of another version, or damaged; the iterator raises it at a bad chunk.
     """
     chunks = _chunks(Path(path))
     kind, _, body = next(chunks, (b"", 0, b""))

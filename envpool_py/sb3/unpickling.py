@@ -25,10 +25,10 @@ from envpool_py.record.untrusted import check_values, checked_size, field, open_
 #: Modules of what Stable-Baselines3, its predecessor and we have in a ``VecNormalize``.
 _OWNERS = ("envpool_py.sb3.", "stable_baselines3.common.", "stable_baselines.common.")
 _PARTS = (*_OWNERS, "gym.spaces.", "gymnasium.spaces.", "gym.utils.", "gymnasium.utils.", "numpy.")
-#: Further built-in types that occur in one. Old protocols have the module names of Python 2.
+#: Built-in types that a ``VecNormalize`` may hold. Old protocols have the module names of Python 2.
 _BUILT_IN = re.compile(r"(builtins|__builtin__)\.(object|bytearray|set|frozenset|slice)")
 _DTYPE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248]|f16)")
-#: More than a ``VecNormalize`` has. A dict hashes its keys, tuples within tuples, without a limit.
+#: More than a ``VecNormalize`` has. To hash nested tuples, keys of a dict, C recurses unlimited.
 _MAX_OPCODES, _MAX_TUPLES = 200_000, 10_000
 
 
