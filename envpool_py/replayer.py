@@ -106,16 +106,15 @@ def replay(
                 " with_state=state_in_info)"
             ) from error
         raise
-    spec = pool._inner.spec
-    for name, layout in (("observations", spec.obs), ("actions", spec.action)):
-        described = file_format.describe(layout)
-        if described != header[name]:
-            pool.close()
-            raise ValueError(
-                f"{name}: these envs have {described:.500},"
-                f" but the record {path} has {header[name]:.500}"
-            )
     with closed_on_error(pool):
+        spec = pool._inner.spec
+        for name, layout in (("observations", spec.obs), ("actions", spec.action)):
+            described = file_format.describe(layout)
+            if described != header[name]:
+                raise ValueError(
+                    f"{name}: these envs have {described:.500},"
+                    f" but the record {path} has {header[name]:.500}"
+                )
         return Replay(path, pool, chosen, header, events, until, swaps or {}, deaths=deaths)
 
 
@@ -246,10 +245,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             return self._fetch(pending)
         self.close()
         raise StopIteration
-
-    def position(self, env_id: int) -> tuple[int, int]:
-        """The episode of an env, 0 for its first, and the number of its last step there."""
-        return self._envs[self._index[env_id]].position
 
     def close(self) -> None:
         """Close the pool and the file."""

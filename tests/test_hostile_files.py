@@ -69,9 +69,15 @@ DAMAGE = r"cut-|flip-|field-|end-"
 #: Values that are free, and shapes that are.
 FREE_OF_EPISODES = rf"{DAMAGE}|metadata:metadata/|extras/|rewards:|.*:(least|all-|greatest|nan)"
 FREE_OF_EPISODES += r"|metadata:.*_space/.*\b(low|high|nvec|n|start)/"
-FREE_OF_STATISTICS = rf"{DAMAGE}|.*:(least|all-|greatest|nan|scalar)|settings:|unknown"
-FREE_OF_PICKLES = rf"{DAMAGE}|.*:(least|all-|greatest|nan|scalar)|[a-z_]+:"
-FREE_OF_RECORDS = rf"{DAMAGE}|.*"
+FREE_STATISTICS = rf"{DAMAGE}|.*:(least|all-|greatest|nan|scalar)"
+FREE_SETTINGS = r"(clip_obs|clip_reward|gamma|epsilon)[:/](float|huge|negative|overflow)"
+FREE_SETTINGS += r"|norm_obs_keys[:/]null"
+FREE_OF_STATISTICS = rf"{FREE_STATISTICS}|settings:({FREE_SETTINGS}|\w+/missing)|unknown"
+UNREAD = "_options|_seeds|action_space|metadata|num_envs|observation_space|render_mode"
+FREE_OF_PICKLES = rf"{FREE_STATISTICS}|{FREE_SETTINGS}|({UNREAD}):"
+FREE_OF_RECORDS = rf"{DAMAGE}|header:(env|roots|recycle)/|header:(pool|on_error)/text"
+FREE_OF_RECORDS += r"|header:autoreset_mode/null|.-as-|[acmrxz]:"
+FREE_OF_RECORDS += r"|[ios]:(0/null|missing|columns|1/3/array/1/3/missing)"
 
 
 def read_archives_of_episodes(folder, part):

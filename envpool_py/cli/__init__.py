@@ -31,7 +31,7 @@ examples:
   envpool-py show cartpole.npz
 
 exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C, 141 if
-what reads the output has ended
+the program that reads the output has ended
 """
 
 
@@ -60,14 +60,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             refuse(getattr(args, "parser", parser), unknown[0], vars(args))
         if "run" in args:
             status = int(args.run(args))
-            sys.stdout.flush()  # here, where the end of a reader, as ``head``, is no error
+            sys.stdout.flush()  # here a BrokenPipeError is caught; as Python exits, it is not
             return status
         parser.print_help()
     except EnvError as error:
         complain(error.message.partition("\n")[0])
         return 2
     except BrokenPipeError:
-        # For what is written when the program ends.
+        # Python writes the rest of the output as it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (UsageError, OSError) as error:

@@ -45,7 +45,7 @@ class Imported(NamedTuple):
 
 
 def printable(text: str) -> str:
-    """The text with control characters as Python escapes them; a terminal would obey them."""
+    """The text with control characters escaped as by ``repr``: a terminal would obey them."""
     return "".join(
         letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
     )
@@ -266,7 +266,8 @@ def _accepted(found: Imported, given: dict[str, Any], more: dict[str, Any]) -> d
         signature.bind(**given)
     except TypeError as error:
         names, why = list(signature.parameters), str(error)
-        if unknown := [name for name in given if name not in names]:  # one without ``**kwargs``
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+        if not takes_any and (unknown := [name for name in given if name not in names]):
             why = f"there is no argument {unknown[0]!r}{did_you_mean(unknown[0], names)}"
         takes = ", ".join(map(str, signature.parameters.values()))
         text = f"{found.name}: {why}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"

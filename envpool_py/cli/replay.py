@@ -128,9 +128,9 @@ def _take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
     try:
         require(file_format.is_env(recorded), "no name")
         env, wrappers = recorded["env"], recorded["wrappers"]
-        texts = {key: text for key, text in recorded["env_kwargs"].items() if len(text) < 10_000}
+        texts = recorded["env_kwargs"]
+        require(all(len(text) < 10_000 for text in texts.values()), "a value is too long")
         kwargs = {key: ast.literal_eval(text) for key, text in texts.items()}
-        require(len(texts) == len(recorded["env_kwargs"]), "a value is too long")
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
         raise UsageError(f"{args.file}: the name of its env is corrupt; pass ENV") from error
     if not args.trust and (wrappers or not is_registered(env)):

@@ -61,8 +61,8 @@ def make(
         ImportError: ``env_type="dm"`` without the package ``dm_env``.
         EnvError, gymnasium.error.Error: the env cannot be made.
     """
-    others = ("task_id", "env_type", "options", "env_kwargs")
-    config = {name: value for name, value in locals().items() if name not in (*others, "others")}
+    config = {**locals()}  # EnvPool's arguments; these are ours:
+    del config["task_id"], config["env_type"], config["options"], config["env_kwargs"]
     if env_type not in ("gymnasium", "gym", "dm"):
         raise ValueError(f"env_type must be 'gymnasium', 'gym' or 'dm', got {env_type!r}")
     if max_num_players != 1 or not gym_reset_return_info:

@@ -44,7 +44,7 @@ CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out 
 ASKED = b"a"  #: requests without a row have ended: as ``REQUESTS``, and whether it failed
 CLOSED = b"z"  #: the pool is closed
 
-_LEAST_ARGUMENTS = {"step": 1, "set_attr": 2, "call": 1, "apply": 1, "env_fn": 1}
+_LEAST_ARGUMENTS = {"step": 1, "set_attr": 2, "call": 1, "apply": 1, "env_fn": 1}  # positional
 
 #: One chunk: its kind, the env ids, and the data of each of these envs.
 Event: TypeAlias = "tuple[bytes, list[int], list[Any]]"
@@ -81,7 +81,7 @@ def is_record(path: str | os.PathLike[str]) -> bool:
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Generator[Event, None, None]]:
     """Read the facts of a recorded pool, and its events up to the last complete chunk.
 
-    ValueError: no record, of another version, or damaged; the iterator raises it where a chunk is.
+    ValueError: no record, of another version, or damaged; the iterator raises it at a bad chunk.
     """
     chunks = _chunks(Path(path))
     kind, _, body = next(chunks, (b"", 0, b""))

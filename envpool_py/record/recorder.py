@@ -109,8 +109,8 @@ class Recorder:
     def recreated(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Write that envs were recreated and configured by these requests."""
         names = ("root", "episode", "restarts")
-        lives = [{name: request.kwargs[name] for name in names} for request in requests]
-        self._write(file_format.RECREATED, ids, lives)
+        facts = [{name: request.kwargs[name] for name in names} for request in requests]
+        self._write(file_format.RECREATED, ids, facts)
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]
@@ -141,7 +141,7 @@ def _entries(ids: Sequence[int], requests: Sequence[Request]) -> list[tuple[Any,
             args, kwargs = (getattr(args[0], "__qualname__", repr(args[0])),), {}
         elif kind == "lost_step":  # a replay has its own observation
             args = ()
-        entries.append((kind, args, dict(kwargs), error, *[single] * single))
+        entries.append((kind, args, dict(kwargs), error, *((True,) if single else ())))
         try:
             plain_codec.encode(entries[-1])
         except TypeError as reason:

@@ -74,8 +74,8 @@ def checked_size(dtype: np.dtype[Any], shape: Any, available: int) -> int:
         raise ValueError(f"the shape {shape!r:.80} is no list of sizes")
     size: int = dtype.itemsize * math.prod(shape)
     require(size <= available, f"needs {size} bytes, but has {available}")
-    empty = size or math.prod(max(length, 1) for length in shape) <= _MAX_EMPTY_ROWS
-    require(empty, f"the shape {shape!r:.80} has too many rows without bytes")
+    is_small = size or math.prod(max(length, 1) for length in shape) <= _MAX_EMPTY_ROWS
+    require(is_small, f"the shape {shape!r:.80} has too many rows without bytes")
     return size
 
 

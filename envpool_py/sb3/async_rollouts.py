@@ -58,8 +58,8 @@ class AsyncRollouts:
         **kwargs: as for the algorithm.
 
     Raises:
-        TypeError: the class has no on-policy algorithm after it, or one with a
-            ``collect_rollouts`` of its own, as the recurrent one.
+        TypeError: the class has no on-policy algorithm after it, or one that defines its own
+            ``collect_rollouts``, as the recurrent one does.
         UnsuitableEnvError: another VecEnv, or a wrapper that cannot step some envs alone.
         ValueError: ``wait_num`` is out of range.
     """
@@ -82,7 +82,7 @@ class AsyncRollouts:
         owner = next(base for base in after if "collect_rollouts" in vars(base))
         if f"{owner.__module__}.{owner.__name__}" not in _KNOWN_LOOPS:
             raise TypeError(
-                f"{cls.__name__}: {owner.__name__} has a collect_rollouts of its own, which"
+                f"{cls.__name__}: {owner.__name__} defines its own collect_rollouts, which"
                 " AsyncRollouts does not know; it works with PPO, A2C, TRPO and MaskablePPO, and"
                 f" subclasses that inherit theirs; use {owner.__name__} without AsyncRollouts"
             )

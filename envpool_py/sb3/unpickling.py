@@ -25,10 +25,10 @@ from envpool_py.record.untrusted import check_values, checked_size, field, open_
 #: Modules of what Stable-Baselines3, its predecessor and we have in a ``VecNormalize``.
 _OWNERS = ("envpool_py.sb3.", "stable_baselines3.common.", "stable_baselines.common.")
 _PARTS = (*_OWNERS, "gym.spaces.", "gymnasium.spaces.", "gym.utils.", "gymnasium.utils.", "numpy.")
-#: Further built-in types that occur in one. Old protocols have the module names of Python 2.
+#: Built-in types that a ``VecNormalize`` may hold. Old protocols have the module names of Python 2.
 _BUILT_IN = re.compile(r"(builtins|__builtin__)\.(object|bytearray|set|frozenset|slice)")
 _DTYPE = re.compile(r"[<>=|]?(b1|[iu][1248]|f[248]|f16)")
-#: More than a ``VecNormalize`` has. A dict hashes its keys, tuples within tuples, without a limit.
+#: More than a ``VecNormalize`` has. To hash nested tuples, keys of a dict, C recurses unlimited.
 _MAX_OPCODES, _MAX_TUPLES = 200_000, 10_000
 
 
@@ -125,11 +125,12 @@ def parts_of(path: Path) -> Any:
 
     Raises:
         OSError: the file can't be read.
+        ValueError: it is no regular file.
         DamagedFileError: it is no pickle, or names what is no part of a VecNormalize.
     """
+    with open_file(path) as file:
+        data = file.read()
     try:
-        with open_file(path) as file:
-            data = file.read()
         with field("damaged"):
             _check_opcodes(data)
             return _Unpickler(io.BytesIO(data)).load()
@@ -138,7 +139,7 @@ def parts_of(path: Path) -> Any:
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Refuse what would take much memory, or could end the process, before anything is made."""
+    """Refuse what would take much memory, or could kill the process, before anything is made."""
     num_tuples = 0
     for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
         num_tuples += "TUPLE" in opcode.name
@@ -178,7 +179,7 @@ class _Unpickler(pickle.Unpickler):
                 f"it names {full!r:.200}, which is no part of a VecNormalize; trusted=True reads"
                 " the file nevertheless, and runs its code"
             )
-        base = {"numpy.dtype": _Dtype}.get(short, Part)
+        base = _Dtype if short == "numpy.dtype" else Part
         if full not in self._classes:
             self._classes[full] = type("Part", (base,), {"name": full})
         return self._classes[full]

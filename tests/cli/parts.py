@@ -99,6 +99,10 @@ def needs_stiffness(stiffness):
     return CountEnv(int(stiffness))
 
 
+def needs_stiffness_and_takes_more(stiffness, **_):
+    return CountEnv(int(stiffness))
+
+
 def count_env(length=4, fail=False):
     if fail:
         raise ValueError("asked to fail\nand this line is not shown")

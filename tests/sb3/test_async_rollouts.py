@@ -436,7 +436,7 @@ def test_what_is_refused(tmp_path):
         type("Late", (PPO, AsyncRollouts), {})
     for algorithm in (RecurrentPPO, OwnLoop, type("Below", (OwnLoop,), {})):
         owner = RecurrentPPO if algorithm is RecurrentPPO else OwnLoop
-        text = f"Async: {owner.__name__} has a collect_rollouts of its own"
+        text = f"Async: {owner.__name__} defines its own collect_rollouts"
         with pytest.raises(TypeError, match=text):
             type("Async", (AsyncRollouts, algorithm), {})("MlpPolicy", venv, **ON_POLICY)
     for algorithm in (A2C, TRPO, MaskablePPO, type("Inherits", (PPO,), {})):

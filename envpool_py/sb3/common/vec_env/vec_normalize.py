@@ -11,7 +11,6 @@ import pickle
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -244,8 +243,7 @@ class VecNormalize(ObservationWrapper):
                 raise DamagedFileError(f"{path}: holds a {type(loaded)}, no VecNormalize")
             loaded.set_venv(venv)
             return loaded
-        with field(f"{path}: damaged") if is_archive else nullcontext():
-            settings, statistics = (_of_archive if is_archive else _of_pickle)(path)
+        settings, statistics = (_of_archive if is_archive else _of_pickle)(path)
         # Statistics of observations are kept while norm_obs is False.
         has_obs = len(statistics) > 1
         loaded = VecNormalize(venv, **{**settings, "norm_obs": has_obs})
@@ -271,12 +269,13 @@ def _statistics_in(state: Mapping[str, Any]) -> list[Any]:
 
 def _of_archive(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
     """The settings and the statistics of an .npz file."""
-    arrays = read_archive(path)
-    with field("settings"):
-        settings = json.loads(text_of(arrays["settings"]))
-    numbers = range(sum(name.startswith("mean") for name in arrays))
-    statistics = [_statistics_of(*(arrays[f"{name}{k}"] for name in _MOMENTS)) for k in numbers]
-    return _checked(settings), statistics
+    with field(f"{path}: damaged"):
+        arrays = read_archive(path)
+        with field("settings"):
+            settings = json.loads(text_of(arrays["settings"]))
+        numbers = range(sum(name.startswith("mean") for name in arrays))
+        statistics = [_statistics_of(*(arrays[f"{name}{k}"] for name in _MOMENTS)) for k in numbers]
+        return _checked(settings), statistics
 
 
 def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
@@ -297,7 +296,7 @@ def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a file."""
+    """The settings of a file; ValueError for a name or a type that no setting has."""
     for name, value in settings.items():
         if name in ("training", "norm_obs", "norm_reward"):
             known = type(value) is bool
