@@ -129,7 +129,8 @@ def modules_of(env_fn: Any) -> set[str]:
     """
     found = env_fn
     while isinstance(found, functools.partial) and found.args:
-        if found.func is not gym.make and not found.func.__module__.startswith("envpool_py."):
+        place = getattr(found.func, "__module__", None) or ""  # methods in C have none
+        if found.func is not gym.make and not place.startswith("envpool_py."):
             return set()
         found = found.args[0]
     if isinstance(found, (str, EnvSpec)):

@@ -257,6 +257,8 @@ def maker(env_id):
         (lambda: gym.spec("HalfCheetah-v5"), set()),
         (lambda: [gym.make("HalfCheetah-v5"), os], set()),
         (partial(maker, "HalfCheetah-v5"), set()),
+        (partial([gym.make].__getitem__, 0), set()),  # its __module__ is None
+        (partial(list.pop, [gym.make]), set()),  # which has no __module__
         (partial(gym.make, "Nowhere-v0"), set()),
         (envs.CountEnv, set()),
         (partial(envs.CountEnv, "HalfCheetah-v5"), set()),
