@@ -24,9 +24,9 @@ from tests.faults.helpers import count_fns, kill
 from tests.support import envs
 from tests.support.helpers import children, no_process_left, run_python
 
+HALF_CHEETAH = "gymnasium.envs.mujoco.half_cheetah_v5"
 MODULE = """
 import os
-import pickle
 from tests.support.envs import CountEnv
 
 print("imported", flush=True)
@@ -216,19 +216,16 @@ def test_processes_go_on_and_restart_if_their_server_is_killed():
 
 
 def test_what_the_server_imports():
-    def pickled(env_fn):
-        return dumps_by_value(env_fn)
+    def modules_of(env_fn):
+        return fork_server.modules_in([dumps_by_value(env_fn)])
 
-    named = fork_server.modules_in([pickled(partial(gym.make, "HalfCheetah-v5"))])
-    assert "gymnasium.envs.mujoco.half_cheetah_v5" in named
-    assert named == fork_server.modules_in([pickled(partial(gym.make, gym.spec("HalfCheetah-v5")))])
-    assert "ale_py" in fork_server.modules_in([pickled(lambda: gym.make("ale_py:ALE/Pong-v5"))])
-    own = fork_server.modules_in([pickled(partial(envs.CountEnv, "this:that"))])
+    named = modules_of(partial(gym.make, "HalfCheetah-v5"))
+    assert HALF_CHEETAH in named
+    assert named == modules_of(partial(gym.make, gym.spec("HalfCheetah-v5")))
+    assert "ale_py" in modules_of(lambda: gym.make("ale_py:ALE/Pong-v5"))
+    own = modules_of(partial(envs.CountEnv, "this:that"))
     assert "tests.support.envs" in own
     assert not own & {"this", "__main__"}
-
-
-HALF_CHEETAH = "gymnasium.envs.mujoco.half_cheetah_v5"
 
 
 def with_variable():
