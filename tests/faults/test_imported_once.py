@@ -20,6 +20,7 @@ from envpool_py import ShmemVectorEnv, env_by_name
 from envpool_py.env.failures import dumps_by_value
 from envpool_py.sb3 import DummyVecEnv, make_vec_env
 from envpool_py.worker import fork_server
+from envpool_py.worker.cores_and_threads import ready_to_fork
 from tests.faults.helpers import count_fns, kill
 from tests.support import envs
 from tests.support.helpers import children, no_process_left, run_python
@@ -293,6 +294,19 @@ def test_the_program_keeps_its_garbage_collection_and_its_threads(frozen):
     finally:
         gc.freeze()
     assert threadpoolctl.threadpool_info() == before
+
+
+def test_pools_that_fork_at_once_in_threads_leave_the_threads_of_the_program():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    with threadpoolctl.threadpool_limits(3):  # also where there is one core
+        before = threadpoolctl.threadpool_info()
+        first, second = ready_to_fork(1), ready_to_fork(1)
+        with first:
+            second.__enter__()
+        second.__exit__(None, None, None)  # the second begins later, and ends later
+        assert threadpoolctl.threadpool_info() == before
+        with ready_to_fork(2):
+            assert {one["num_threads"] for one in threadpoolctl.threadpool_info()} == {2}
 
 
 def test_bytes_in_an_env_fn():
