@@ -5,11 +5,15 @@ Under fork the program imports them, else a fork server, which ends with the poo
 
 import gc
 import importlib
+import importlib.machinery
+import importlib.util
 import multiprocessing.forkserver
 import os
 import pickle
 import signal
+import sys
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -307,6 +311,21 @@ def test_pools_that_fork_at_once_in_threads_leave_the_threads_of_the_program():
         assert threadpoolctl.threadpool_info() == before
         with ready_to_fork(2):
             assert {one["num_threads"] for one in threadpoolctl.threadpool_info()} == {2}
+
+
+def test_lazy_modules_of_the_program_are_not_loaded(monkeypatch):
+    spec = importlib.util.find_spec("this")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    main, lazy = types.ModuleType("__main__"), importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "this", lazy)
+    spec.loader.exec_module(lazy)
+    names = {"lazy": lazy, "gym": gym, "run_python": run_python, "Child": envs.CountEnv}
+    vars(main).update(names, __spec__=importlib.machinery.ModuleSpec("program", None))
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", main)
+        found = fork_server._modules_of_main()
+    assert found == {"gymnasium", "tests.support.helpers", "tests.support.envs"}
+    assert type(lazy) is not types.ModuleType, "it was loaded"
 
 
 def test_bytes_in_an_env_fn():
