@@ -261,6 +261,7 @@ def maker(env_id):
         (partial(maker, "HalfCheetah-v5"), set()),
         (partial([gym.make].__getitem__, 0), set()),  # its __module__ is None
         (partial(list.pop, [gym.make]), set()),  # which has no __module__
+        (types.SimpleNamespace(__code__=(lambda: gym.make).__code__), set()),
         (partial(gym.make, "Nowhere-v0"), set()),
         (envs.CountEnv, set()),
         (partial(envs.CountEnv, "HalfCheetah-v5"), set()),
