@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
+from types import FunctionType
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -129,15 +129,16 @@ def modules_of(env_fn: Any) -> set[str]:
     """
     found = env_fn
     while isinstance(found, functools.partial) and found.args:
-        if found.func is not gym.make and not found.func.__module__.startswith("envpool_py."):
+        place = getattr(found.func, "__module__", None) or ""  # methods in C have none
+        if found.func is not gym.make and not place.startswith("envpool_py."):
             return set()
         found = found.args[0]
     if isinstance(found, (str, EnvSpec)):
         return set() if found is env_fn else modules_of_id(found)
-    code: CodeType | None = getattr(found, "__code__", None)
+    code = found.__code__ if isinstance(found, FunctionType) else None
     if code is None or code.co_freevars or code.co_names[1:] not in ((), ("make",)):
         return set()
-    called = attribute(found, "__globals__").get((*code.co_names, "")[0])
+    called = found.__globals__.get((*code.co_names, "")[0])
     if called is gym.make if len(code.co_names) == 1 else called is gym:
         return set().union(*(modules_of_id(one) for one in code.co_consts if type(one) is str))
     return set()

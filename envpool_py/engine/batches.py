@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class Batches:
         obs = parts[0] if self._single else self._join(parts, len(ids))
         return parts, obs, reward, terminated, truncated
 
-    def wrong_rewards(self, ids: list[int], beside: dict[int, Beside]) -> dict[int, EnvError]:
+    def wrong_rewards(self, ids: Iterable[int], beside: dict[int, Beside]) -> dict[int, EnvError]:
         """Return an error for each env whose reward has another shape than that of the others.
 
         Only of vectors that no space declares; rows without a reward are zeros among them.

@@ -209,7 +209,7 @@ class Engine:
         if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
             marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
             beside, errors = flight.items(ids, marked)
-            good = [i for i in ids.tolist() if i not in errors]
+            good = (i for i in ids.tolist() if i not in errors)  # seldom needed
             errors |= self.batches.wrong_rewards(good, beside)
             if errors:
                 self._handle_errors(ids, errors)

@@ -513,12 +513,8 @@ class Recovery:
 
     def _usable(self, ids: IdArray) -> IdArray:
         """Return those of these envs whose process runs and is configured."""
-        return ids[
-            [
-                self._hosts.of(i).life is Life.RUNNING and i not in self._unconfigured
-                for i in ids.tolist()
-            ]
-        ]
+        hosts, new = self._hosts, self._unconfigured
+        return ids[[hosts.of(i).life is Life.RUNNING and i not in new for i in ids.tolist()]]
 
     def replace(self, ids: IdArray, env_fns: Sequence[Callable[[], object]]) -> None:
         """Put other envs, with the same spaces, in the places of these, now and at later restarts.
@@ -528,15 +524,14 @@ class Recovery:
         """
         supervisor, recorder = self._hosts.supervisor, self._flight.recorder
         usable = self._answering(ids)
-        request_of = {
-            i: Request("env_fn", (fn,)) for i, fn in zip(ids.tolist(), env_fns, strict=True)
-        }
+        fns = dict(zip(ids.tolist(), env_fns, strict=True))
+        request_of = {i: Request("env_fn", (fn,)) for i, fn in fns.items()}
         if len(usable):
             ask(self._flight, usable, [request_of[i] for i in usable.tolist()])
         rest = np.setdiff1d(ids, usable).tolist()
         if recorder is not None and (note := recorder.asks(rest, [request_of[i] for i in rest])):
             note(())
-        for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
+        for i, env_fn in fns.items():
             if supervisor is not None:
                 supervisor.set_env_fn(i, env_fn)
         self.restart(ids)

@@ -12,8 +12,6 @@ from typing import Any
 
 #: The number of forks between the first process and this one, as the only item.
 FORKS = [0]
-
-
 #: The step loops of this process, which guard their rows in a copy.
 LOOPS: weakref.WeakSet[Any] = weakref.WeakSet()
 

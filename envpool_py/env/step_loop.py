@@ -233,10 +233,8 @@ class StepLoop:
         try:
             return self._write_first(token, obs, info, last)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
-            reward = self._beside.get("reward")
-            self._beside.clear()
-            if reward is not None:
-                self._beside["reward"] = reward
+            for key in self._beside.keys() - {"reward"}:
+                del self._beside[key]
             self._executors[token & ID_MASK].postpone(error)
             kept = {"final_info": final_info} if final_info else {}
             return self._write_first(token, last, kept, last)

@@ -8,6 +8,7 @@ import gc
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,20 +49,22 @@ def thread_pools() -> Any | None:
         return None
 
 
+_preparing = threading.Lock()  # a second thread would save, and restore, the limits of the first
+
+
 @contextlib.contextmanager
 def ready_to_fork(num_threads: int | None) -> Iterator[None]:
     """Limit threads and freeze garbage within the block, so that no forked process has to."""
-    thread_pools.cache_clear()  # a library may have been loaded since
-    found = None if num_threads is None else thread_pools()
-    is_frozen = gc.get_freeze_count() > 0
-    try:
-        if not is_frozen:  # else a collection of garbage would copy every page in a process
-            gc.freeze()
-        with contextlib.nullcontext() if found is None else found.limit(limits=num_threads):
-            yield
-    finally:
-        if not is_frozen:
-            gc.unfreeze()
+    with contextlib.ExitStack() as stack:
+        if _preparing.acquire(blocking=False):  # else each process sets its own limit
+            stack.callback(_preparing.release)
+            if not gc.get_freeze_count():  # a collection would copy every page in a process
+                gc.freeze()
+                stack.callback(gc.unfreeze)
+            thread_pools.cache_clear()  # a library may have been loaded since
+            if num_threads is not None and (found := thread_pools()) is not None:
+                stack.enter_context(found.limit(limits=num_threads))
+        yield
 
 
 def pin(number: int) -> None:

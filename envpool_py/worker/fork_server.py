@@ -135,9 +135,9 @@ def _modules_of_main() -> set[str]:
     main = sys.modules["__main__"]
     if not spawn.get_preparation_data("").keys() & {"init_main_from_name", "init_main_from_path"}:
         return set()
-    kinds = types.ModuleType, types.FunctionType, type
-    values = [each for each in list(vars(main).values()) if isinstance(each, kinds)]
-    found = {each.__name__ if kinds[0] is type(each) else each.__module__ for each in values}
+    values = list(vars(main).values())  # to read anything of a lazy module would load it
+    found = {one.__name__ for one in values if type(one) is types.ModuleType}
+    found |= {one.__module__ for one in values if issubclass(type(one), (types.FunctionType, type))}
     return found & sys.modules.keys() - {"__main__"}
 
 

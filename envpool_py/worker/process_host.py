@@ -66,6 +66,11 @@ class Exit(NamedTuple):
     stack: str = ""
 
 
+def forks(context: BaseContext | None) -> bool:
+    """Whether processes of this context are copies of the program; None: of threads and actors."""
+    return context is not None and context.get_start_method() == "fork"
+
+
 @dataclass(eq=False, repr=False)
 class ProcessHost:
     """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
@@ -91,7 +96,7 @@ class ProcessHost:
     number: int
     ids: list[int]
     env_fns: list[Any]
-    _context: BaseContext
+    context: BaseContext
     _shared: worker_loop.Shared
     _poller: Poller
 
@@ -132,7 +137,7 @@ class ProcessHost:
                 shared = shared._replace(stacks=self._own_stacks)
             self._stacks = watchdog.Stacks(shared.stacks, self.number)
             self._stacks.erase()
-            self.process = self._context.Process(  # type: ignore[attr-defined]
+            self.process = self.context.Process(  # type: ignore[attr-defined]
                 target=worker_loop.main,
                 args=(self.number, self.ids, self.env_fns, theirs, shared),
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
@@ -146,7 +151,7 @@ class ProcessHost:
                 fd = os.dup(self.process.sentinel)
             else:
                 # A forkserver reports the exit code through its sentinel.
-                if self._context.get_start_method() in ("fork", "spawn"):
+                if self.context.get_start_method() in ("fork", "spawn"):
                     popen = self.process._popen  # noqa: SLF001 - its two pipes are not needed
                     popen.finalizer()
                     popen.sentinel = self.process._sentinel = fd  # noqa: SLF001
@@ -164,14 +169,11 @@ class ProcessHost:
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
 
-    def starts_by_fork(self) -> bool:
-        return self._context is not None and self._context.get_start_method() == "fork"
-
     def start_by(self, context: BaseContext, pickled: Callable[[Any, int], bytes]) -> None:
         """Start the process by another method from now on; EnvError: an env_fn is not picklable."""
         pairs = zip(self.env_fns, self.ids, strict=True)
         self.env_fns = [fn if isinstance(fn, bytes) else pickled(fn, i) for fn, i in pairs]
-        self._context = context
+        self.context = context
 
     def attach(self, block: Block) -> None:
         """Let the process write rows into the block from now on."""
@@ -422,7 +424,7 @@ class ProcessHost:
             text += " while starting; " + found.error.message.partition("\n")[0]
         elif len(self.spaces) < len(self.ids):
             text += " while starting"
-            method = "fork" if self._context is None else self._context.get_start_method()
+            method = "fork" if self.context is None else self.context.get_start_method()
             if method != "fork":
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
         if found.reason == "was killed by SIGKILL" and found.error is None:  # not by the pool

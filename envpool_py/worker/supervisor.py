@@ -42,7 +42,7 @@ from envpool_py.worker import file_descriptors, messages, process_host, worker_l
 from envpool_py.worker.cores_and_threads import ready_to_fork, usable_cores
 from envpool_py.worker.host import Life
 from envpool_py.worker.poller import Poller
-from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.process_host import ProcessHost, forks
 from envpool_py.worker.watchdog import SHARES_STACKS, Watchdog
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Supervisor:
         self._servers: list[Context] = []
         # Not the user's own subclass of multiprocessing's context.
         if num_processes > 1 and type(self.context).__name__ == "ForkServerContext":
-            self.context = self._new_server()
+            self.context = self._server()
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
@@ -119,16 +119,17 @@ class Supervisor:
         elif not isinstance(context, BaseContext):
             text = "context must be a start method or a multiprocessing context"
             raise TypeError(f"{text}, got {context!r}")
-        if context.get_start_method() == "fork" and _uses_cuda():
+        if forks(context) and _uses_cuda():
             text = "worker processes are forked from a process that uses CUDA, which CUDA does"
             hint = 'not survive; pass context="spawn" or context="forkserver"'
             warn(f"{text} {hint}", RuntimeWarning)
         return context
 
-    def _new_server(self) -> Context:
-        from envpool_py.worker import fork_server  # noqa: PLC0415 - not on Windows
+    def _server(self) -> Context:
+        if not self._servers:
+            from envpool_py.worker import fork_server  # noqa: PLC0415 - not on Windows
 
-        self._servers.append(fork_server.Context())
+            self._servers.append(fork_server.Context())
         return self._servers[0]
 
     @contextlib.contextmanager
@@ -141,7 +142,7 @@ class Supervisor:
         threads = self._options.threads_per_process
         with interrupts.deferred(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with ready_to_fork(threads) if self._forks() else contextlib.nullcontext():
+            with ready_to_fork(threads) if forks(self.context) else contextlib.nullcontext():
                 yield
         for one in caught:
             if "multi-threaded, use of fork" not in str(one.message):
@@ -180,10 +181,7 @@ class Supervisor:
 
     def _packed(self, env_fn: Callable[[], object], i: int) -> Any:
         """Pickle the ``env_fn`` of env ``i`` for another program; may raise EnvError."""
-        return env_fn if self.context is None or self._forks() else self._pickled(env_fn, i)
-
-    def _forks(self) -> bool:
-        return self.context is not None and self.context.get_start_method() == "fork"
+        return env_fn if self.context is None or forks(self.context) else self._pickled(env_fn, i)
 
     def _pickled(self, env_fn: Callable[[], object], i: int) -> bytes:
         try:
@@ -201,7 +199,7 @@ class Supervisor:
             if self._servers:
                 threads = self._options.threads_per_process
                 self._servers[0].prepare(self._fns, threads, process_host.SLOW_START)
-            elif self._forks():  # once here, rather than in each process
+            elif forks(self.context):  # once here, rather than in each process
                 for name in sorted(set[str]().union(*map(env_by_name.modules_of, self._fns))):
                     with interrupts.suppressed(Exception, SystemExit):  # the env raises it again
                         importlib.import_module(name)
@@ -256,8 +254,8 @@ class Supervisor:
         """Restart an ended process and return while it makes its envs; OSError if that fails."""
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
-        if host.starts_by_fork() and _uses_cuda():
-            host.start_by(self._servers[0] if self._servers else self._new_server(), self._pickled)
+        if forks(host.context) and _uses_cuda():
+            host.start_by(self._server(), self._pickled)
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):

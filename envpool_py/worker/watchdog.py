@@ -123,7 +123,7 @@ class Stacks:
         """Forget the stack of the process that was here before."""
         os.pwrite(self._fd, bytes(len(self._dump())), self._start)
 
-    def request(self, pid: int, thread: int = 0, quiet: float = QUIET) -> tuple[str, str]:
+    def request(self, pid: int, thread: int, quiet: float) -> tuple[str, str]:
         """Request the stack of this process, and wait for it; see ``read``."""
         with contextlib.suppress(ProcessLookupError):  # its children have no handler
             os.kill(pid, STACK_SIGNAL)

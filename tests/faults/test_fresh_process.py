@@ -122,7 +122,7 @@ def test_a_request_that_is_cancelled_after_its_env_was_found_due(mode):
 
 
 class ClosesBadly(envs.FaultEnv):
-    """Whose close hangs, raises or ends the process, once: in the process in which it was made."""
+    """Whose close hangs, raises or ends the process; with ``how`` empty, it does nothing."""
 
     def __init__(self, how):
         super().__init__(0)

@@ -5,11 +5,15 @@ Under fork the program imports them, else a fork server, which ends with the poo
 
 import gc
 import importlib
+import importlib.machinery
+import importlib.util
 import multiprocessing.forkserver
 import os
 import pickle
 import signal
+import sys
 import threading
+import types
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -20,13 +24,14 @@ from envpool_py import ShmemVectorEnv, env_by_name
 from envpool_py.env.failures import dumps_by_value
 from envpool_py.sb3 import DummyVecEnv, make_vec_env
 from envpool_py.worker import fork_server
+from envpool_py.worker.cores_and_threads import ready_to_fork
 from tests.faults.helpers import count_fns, kill
 from tests.support import envs
 from tests.support.helpers import children, no_process_left, run_python
 
+HALF_CHEETAH = "gymnasium.envs.mujoco.half_cheetah_v5"
 MODULE = """
 import os
-import pickle
 from tests.support.envs import CountEnv
 
 print("imported", flush=True)
@@ -216,19 +221,16 @@ def test_processes_go_on_and_restart_if_their_server_is_killed():
 
 
 def test_what_the_server_imports():
-    def pickled(env_fn):
-        return dumps_by_value(env_fn)
+    def modules_of(env_fn):
+        return fork_server.modules_in([dumps_by_value(env_fn)])
 
-    named = fork_server.modules_in([pickled(partial(gym.make, "HalfCheetah-v5"))])
-    assert "gymnasium.envs.mujoco.half_cheetah_v5" in named
-    assert named == fork_server.modules_in([pickled(partial(gym.make, gym.spec("HalfCheetah-v5")))])
-    assert "ale_py" in fork_server.modules_in([pickled(lambda: gym.make("ale_py:ALE/Pong-v5"))])
-    own = fork_server.modules_in([pickled(partial(envs.CountEnv, "this:that"))])
+    named = modules_of(partial(gym.make, "HalfCheetah-v5"))
+    assert HALF_CHEETAH in named
+    assert named == modules_of(partial(gym.make, gym.spec("HalfCheetah-v5")))
+    assert "ale_py" in modules_of(lambda: gym.make("ale_py:ALE/Pong-v5"))
+    own = modules_of(partial(envs.CountEnv, "this:that"))
     assert "tests.support.envs" in own
     assert not own & {"this", "__main__"}
-
-
-HALF_CHEETAH = "gymnasium.envs.mujoco.half_cheetah_v5"
 
 
 def with_variable():
@@ -257,6 +259,9 @@ def maker(env_id):
         (lambda: gym.spec("HalfCheetah-v5"), set()),
         (lambda: [gym.make("HalfCheetah-v5"), os], set()),
         (partial(maker, "HalfCheetah-v5"), set()),
+        (partial([gym.make].__getitem__, 0), set()),  # its __module__ is None
+        (partial(list.pop, [gym.make]), set()),  # which has no __module__
+        (types.SimpleNamespace(__code__=(lambda: gym.make).__code__), set()),
         (partial(gym.make, "Nowhere-v0"), set()),
         (envs.CountEnv, set()),
         (partial(envs.CountEnv, "HalfCheetah-v5"), set()),
@@ -294,6 +299,34 @@ def test_the_program_keeps_its_garbage_collection_and_its_threads(frozen):
     finally:
         gc.freeze()
     assert threadpoolctl.threadpool_info() == before
+
+
+def test_pools_that_fork_at_once_in_threads_leave_the_threads_of_the_program():
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    with threadpoolctl.threadpool_limits(3):  # also where there is one core
+        before = threadpoolctl.threadpool_info()
+        first, second = ready_to_fork(1), ready_to_fork(1)
+        with first:
+            second.__enter__()
+        second.__exit__(None, None, None)  # the second begins later, and ends later
+        assert threadpoolctl.threadpool_info() == before
+        with ready_to_fork(2):
+            assert {one["num_threads"] for one in threadpoolctl.threadpool_info()} == {2}
+
+
+def test_lazy_modules_of_the_program_are_not_loaded(monkeypatch):
+    spec = importlib.util.find_spec("this")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    main, lazy = types.ModuleType("__main__"), importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "this", lazy)
+    spec.loader.exec_module(lazy)
+    names = {"lazy": lazy, "gym": gym, "run_python": run_python, "Child": envs.CountEnv}
+    vars(main).update(names, __spec__=importlib.machinery.ModuleSpec("program", None))
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", main)
+        found = fork_server._modules_of_main()
+    assert found == {"gymnasium", "tests.support.helpers", "tests.support.envs"}
+    assert type(lazy) is not types.ModuleType, "it was loaded"
 
 
 def test_bytes_in_an_env_fn():

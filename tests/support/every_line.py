@@ -158,8 +158,8 @@ class Ready(BaseException):
     """Interrupts a call when an env waits."""
 
 
-# Between these lines and those before them there is no call and no jump, and so no signal handler
-# runs; the tracer, which calls a function at each line, would make one.
+# Between these lines and those before them there is no call and no jump, so no signal handler runs
+# there. It would only because of the tracer, whose function is called at each line.
 NO_SIGNAL = {
     "custom_worker_host.py": ("except BaseException as error:", "sent, self._sent = "),
     "executor.py": ("close()",),

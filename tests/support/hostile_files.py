@@ -212,16 +212,15 @@ def records(good):
 def pickles(good):
     """Yield (name, bytes): pickles of a VecNormalize, with each part changed, and crafted ones."""
     start = b"\x80\x04"
-    yield "deep-key", start + b")" + b"\x85" * 500_000 + b"}" + b"h" * 0 + b"."
-    yield "deep-list", start + b"]" * 9 + b"]" + b"\x85" * 150_000 + b"."
+    yield "deep-key", start + b")" + b"\x85" * 500_000 + b"}."
+    yield "deep-list", start + b"]" * 10 + b"\x85" * 150_000 + b"."
     yield "memo", start + b"Nr\xff\xff\xff\x7f."
     yield "long-bytes", start + b"\x8e" + b"\xff" * 7 + b"\x00" + b"."
     yield "bytearray", start + b"cbuiltins\nbytearray\nJ\xff\xff\xff\x7f\x85R."
     yield "encode", start + b"c_codecs\nencode\n\x8c\x03abc\x8c\x03hex\x86R."
     yield "int", start + b"\x8b\xff\xff\xff\x7f" + b"\x01" * 999 + b"."
     yield "big-int", pickle.dumps(1 << 8_000_000)
-    key = start + b"})" + b"\x85" * 9_000 + b"Ns."
-    yield "tuple-key", key
+    yield "tuple-key", start + b"})" + b"\x85" * 9_000 + b"Ns."
     yield "longer-tuple-key", start + b"})" + b"\x85" * 190_000 + b"Ns."
     for order in ("<", ">", "|", "x"):
         text = b"cnumpy\ndtype\n\x8c\x02f8\x89\x88\x87R(K\x03\x8c\x01%bNNNJ\xff\xff\xff\xffJ"

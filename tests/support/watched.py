@@ -67,9 +67,10 @@ def spoil(value):
 
 
 class Watched:
-    """Stands for an object, and remembers what its public calls are given and return.
+    """Wraps an object, and records the arguments and the results of its public calls.
 
-    ``spoils``: what is returned is changed then, as its owner may; later results must not tell.
+    ``spoils``: each result is changed after it was recorded, as the caller may change it; later
+    results must not depend on that.
     """
 
     def __init__(self, target, *, spoils=False):
