@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.env.spaces import map_tree
+from envpool_py.record import untrusted
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 from envpool_py.wrappers.vector import map_columns
 
@@ -178,16 +179,13 @@ def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike
 
 
 def _read(name: str) -> dict[_Path, RunningMeanStd]:
-    malformed = (LookupError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile)
-    try:
-        with np.load(name, allow_pickle=False) as file:
-            paths = json.loads(str(file["paths"]))
-            return {tuple(path): _leaf(file, n) for n, path in enumerate(paths)}
-    except malformed as error:
-        raise ValueError(f"{name}: is no file that VectorEnvNormObs.save wrote") from error
+    with untrusted.field(f"{name}: is no file that VectorEnvNormObs.save wrote"):
+        file = untrusted.read_archive(Path(name))
+        paths = json.loads(untrusted.text_of(file["paths"]))
+        return {tuple(path): _leaf(file, n) for n, path in enumerate(paths)}
 
 
-def _leaf(file: Any, n: int) -> RunningMeanStd:
+def _leaf(file: dict[str, NDArray[Any]], n: int) -> RunningMeanStd:
     mean, var, *numbers = (file[f"{field}_{n}"] for field in _FIELDS)
     count, limit, epsilon = (number.item() for number in numbers)
     leaf = RunningMeanStd(mean, np.sqrt(var), limit if limit < np.inf else None, epsilon, count)

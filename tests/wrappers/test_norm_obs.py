@@ -2,6 +2,8 @@
 
 import collections
 import copy
+import io
+import os
 import zipfile
 from operator import methodcaller
 
@@ -244,6 +246,21 @@ def saved(space, path):
         norm.save(path)
 
 
+def npy(value):
+    file = io.BytesIO()
+    np.save(file, value)
+    return file.getvalue()
+
+
+def damaged(path, **parts):
+    """Write a file of statistics, with these bytes in the places of some arrays."""
+    whole = {name: npy(value) for name, value in {"mean_0": 1.0, **FIELDS}.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in {**whole, **parts}.items():
+            archive.writestr(f"{name}.npy", data)
+
+
+LARGE = npy(np.zeros(1)).replace(b"(1,), }" + b" " * 10, b"(10000000000,), }")
 FIELDS = {"paths": "[[]]", "var_0": 1.0, "count_0": 1, "clip_max_0": 1, "eps_0": 1}
 NO_FILE = "is no file that VectorEnvNormObs.save wrote"
 OTHER_SPACE = r"has statistics at .*speed.*, but obs_rms has them at \['\(\)'\]"
@@ -254,6 +271,9 @@ BAD_FILES = [
     (lambda path: np.savez(path, x=np.ones(3)), NO_FILE),
     (lambda path: np.savez(path, paths=np.array([print], object)), NO_FILE),
     (lambda path: np.savez(path, mean_0=np.zeros((2, 3)), **FIELDS), NO_FILE),
+    (lambda path: damaged(path, mean_0=LARGE), f"{NO_FILE}: .*mean_0: needs"),
+    (lambda path: damaged(path, paths=npy("[" * 100_000)), f"{NO_FILE}: RecursionError"),
+    (os.mkfifo, f"{NO_FILE}: .*not a regular file"),
     (lambda path: saved("dict", path), OTHER_SPACE),
     (lambda path: saved("multi-binary", path), r"has shape \(4,\), .* has \(2, 3\)"),
 ]
