@@ -86,7 +86,7 @@ class Batches:
         first, shape = self._vector or next(iter(shapes.items()))
         if shape:
             self._vector = first, shape
-        text = f"that of env {first} has shape {shape}"
+        text = f"that of env {first} has shape {shape}; all rewards of a pool must have one shape"
         return {
             i: env_error(ValueError(f"reward has shape {own}, but {text}"), i, "step")
             for i, own in shapes.items()
