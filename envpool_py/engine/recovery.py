@@ -168,7 +168,7 @@ class Recovery:
         host, block = self._hosts.of(i), self._flight.block
         env, *_, phase = block.heartbeats[host.ids[0]].tolist()
         ended = isinstance(host, ProcessHost) and host.exit is not None
-        return ended and env == i + 1 and phase == CLOSING
+        return ended and abs(env) == i + 1 and phase == CLOSING
 
     def _replace_process(self, i: int, failed: Failed, error: EnvError) -> None:
         """Recreate env ``i`` in a new process, because its ``close`` has ended the old one."""

@@ -11,13 +11,15 @@ import pickle
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeAlias
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
 
 from envpool_py.env.block import FINAL, FORM, Block
+from envpool_py.env.heartbeat import CLOSING, REQUEST
 from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import messages
@@ -30,6 +32,9 @@ ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.
 _GROUPS = {"action": ACTIONS, "positions": POSITIONS, "times": POSITIONS, "ends": ROWS}
 _GROUPS |= {"obs": ROWS, "final": FINALS, "info rows": INFOS, "info tables": TABLES}
+
+#: An env that has been closed, or is being closed or made: its id, the phase, and items.
+Event: TypeAlias = "tuple[int, int, list[Any]]"
 
 
 class Rows:
@@ -64,9 +69,19 @@ class _Outbox:
     def __init__(self) -> None:
         self._items: list[tuple[int, int, bytes]] = []  # token, status, data
         self._tokens: list[bytes] = []
+        self.events: SimpleQueue[Event] = SimpleQueue()
+        self.known = threading.Semaphore(0)  # released for each event that the driver has
 
     def add(self, token: int, status: int, data: bytes) -> None:
-        self._items.append((token, status, data))
+        if status == messages.CLOSED:
+            self.tell(token, CLOSING, [(token, status, data)])
+        else:
+            self._items.append((token, status, data))
+
+    def tell(self, env_id: int, phase: int, items: list[Any]) -> None:
+        """Tell the driver before code of an env may end the process: no reply comes then."""
+        self.events.put((env_id, phase, items))
+        self.known.acquire(timeout=1)
 
     def send(self) -> None:
         """Wait for the reply."""
@@ -116,6 +131,17 @@ class EnvActor:
                 self._loop.close()
         return self._reply()
 
+    def next_event(self, *, known: bool) -> Event:
+        """Wait for the next event; ``known``: the driver has the one before."""
+        if known:
+            self._outbox.known.release()
+        return self._outbox.events.get()
+
+    def _tell_phase(self) -> None:
+        env, *_, phase = self._block.heartbeats[self._ids[0]].tolist()
+        if phase != REQUEST:
+            self._outbox.tell(env - 1, phase, [])
+
     def _reply(self) -> list[Any]:
         tokens, items = self._outbox.take()
         done, groups, rows = np.frombuffer(tokens, np.int64), 0, b""
@@ -128,6 +154,8 @@ class EnvActor:
     def _attach(self, block: Block, positions: bytes) -> None:
         self._loop.handle_message(messages.ATTACH, block)
         self._block, self._rows = block, Rows(block)
+        assert self._loop.heartbeat is not None  # noqa: S101 - for the type checker
+        self._loop.heartbeat.enter = self._tell_phase
         self._rows.put(POSITIONS, np.array(self._ids), positions)
         self._known = np.zeros(block.spec.num_envs, np.int64)  # the forms that the driver knows
         self._attached.set()

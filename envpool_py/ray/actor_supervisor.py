@@ -26,7 +26,7 @@ from ray.exceptions import RayError
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
-from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
+from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Event, Rows
 from envpool_py.worker import messages, process_host
 from envpool_py.worker.host import Life
 from envpool_py.worker.messages import HEADER
@@ -70,6 +70,7 @@ class ActorHost(ProcessHost):
         self._ask(self.process.build, self._answered, self.env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.options.step_timeout)
+        self._await_event(known=False)
 
     def _ask(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
         """Call a method that is to return soon, after those that were called before."""
@@ -83,12 +84,12 @@ class ActorHost(ProcessHost):
         since.append(time.monotonic())
         self._call(method, took, *args).add_done_callback(note_reply)
 
-    def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> Any:
+    def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any, **kwargs: Any) -> Any:
         """Call a method of the actor; ``took`` is to take what it returns."""
         take = partial(self._take, self.process, took)
         future: Any = Future()
         if self._driver == _driver():
-            future = method.remote(*args).future()
+            future = method.remote(*args, **kwargs).future()
         else:  # that would start another Ray, or raise there
             future.set_exception(RayError("Ray was shut down"))
         future.add_done_callback(lambda done: self._poller.note(partial(take, done)))
@@ -124,13 +125,28 @@ class ActorHost(ProcessHost):
         self.read()
         return bytes(tokens)
 
-    def _closed(self, reply: list[Any]) -> bytes:
-        self.kill()
-        return self._answered(reply)
+    def _await_event(self, *, known: bool) -> None:
+        """Wait for the next event; in a thread of Ray, so that the actor can go on at once."""
+        actor = self.process
+
+        def go_on(event: Any) -> None:
+            if event.exception() is None and self.process is actor:
+                self._await_event(known=True)
+
+        method = actor.next_event.options(concurrency_group="watch")
+        self._call(method, self._told, known=known).add_done_callback(go_on)
+
+    def _told(self, event: Event) -> bytes:
+        i, phase, items = event
+        self._heartbeat[[0, 4]] = ~i, phase  # as a process would, but for the limit
+        self._answered([b"", 0, b"", items])
+        if not self.unclosed:
+            self.kill()
+        return b""
 
     def attach(self, block: Block) -> None:
         """Let the actor return rows for this block, and continue at its positions."""
-        self.rows = Rows(block)
+        self.rows, self._heartbeat = Rows(block), block.heartbeats[self.ids[0]]
         super().attach(block)
 
     def write(self, data: bytes) -> None:
@@ -146,8 +162,7 @@ class ActorHost(ProcessHost):
             data += b"" if tokens[0] & RESET else self.rows.take(ACTIONS, tokens)
         elif kind == messages.ATTACH:  # restarted, it goes on counting
             data += self.rows.take(POSITIONS, np.array(self.ids))
-        took = self._closed if kind == messages.CLOSE else self._answered
-        self._ask(self.process.handle, took, data)
+        self._ask(self.process.handle, self._answered, data)
 
     def signal(self, signum: int) -> None:
         """Kill the actor and ignore its later replies; other signals have no effect."""
@@ -178,7 +193,7 @@ class ActorSupervisor(Supervisor):
         return multiprocessing.get_context("spawn")  # pickles env_fns
 
     def _open(self) -> None:
-        remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)
+        remote = ray.remote(concurrency_groups={"watch": 2}, **self._remote_options)
         shared: Any = SimpleNamespace(make=remote(EnvActor).remote, options=self._options)
         self._add_hosts(ActorHost, None, shared)
 

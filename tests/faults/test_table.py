@@ -3,7 +3,6 @@
 import pytest
 
 from tests.faults import cell, table
-from tests.faults.fails_today import FAILS_TODAY
 
 
 def cells(backends):
@@ -18,10 +17,6 @@ def cells(backends):
                 key = (row.place, row.fault, backend, on_error)
                 number += 1
                 marks = [pytest.mark.slow] if number % 7 else []
-                if key in FAILS_TODAY:
-                    marks = [pytest.mark.slow]
-                    reason = FAILS_TODAY[key]
-                    marks.append(pytest.mark.xfail(reason=reason, strict="sometimes" not in reason))
                 found.append(pytest.param(row, backend, on_error, marks=marks, id="-".join(key)))
     return found
 
@@ -36,9 +31,7 @@ def test_a_cell_of_the_table(row, backend, on_error, tmp_path):
 
 
 def test_the_table_is_whole():
-    """Each place has each fault once, and each mark of a failing cell is one of a cell."""
+    """Each place has each fault once."""
     rows = [(row.place, row.fault) for row in table.ROWS]
     every = [(p, f) for p in table.PLACES for f in table.FAULTS if p != "first reset of all"]
     assert sorted(rows) == sorted([*every, ("first reset of all", "raises")])
-    known = {tuple(str(param.id).split("-")) for param in cells(table.BACKENDS)}
-    assert set(FAILS_TODAY) <= known

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from types import SimpleNamespace
 
 import psutil
 import ray
@@ -12,13 +13,14 @@ from envpool_py.ray.actor import EnvActor
 idle = []
 """The actors, each with its process' id, that a pool has closed and the next one takes."""
 
-_open, _closed = module.ActorSupervisor._open, module.ActorHost._closed
+_open, _told = module.ActorSupervisor._open, module.ActorHost._told
 
 
 class KeptEnvActor(EnvActor):
     """An actor that can begin afresh: to start a process takes a second of CPU time."""
 
     def again(self, ids):
+        self._outbox.events.put((ids[0], 0, []))  # ends the call that waits for one
         super().__init__(ids)
 
     def pid(self):
@@ -40,18 +42,21 @@ def _open_with_kept(self):
     shared.make = take
 
 
-def _keep(self, reply):
-    if self._shared.options.step_timeout is not None:  # something watches it
-        return _closed(self, reply)
+def _keep(self, event):
+    is_last = event[2] and len(self.unclosed) == 1
+    if not is_last or self._shared.options.step_timeout is not None:  # something watches the actor
+        return _told(self, event)
     self._is_gone = self._poller.noticed = True
-    idle.append((self.process, ray.get(self.process.pid.remote())))
-    return self._answered(reply)
+    actor = self.process
+    self.process = SimpleNamespace()  # nothing waits for another event
+    idle.append((actor, ray.get(actor.pid.remote())))
+    return self._answered([b"", 0, b"", event[2]])
 
 
 def keep_actors():
     """Keep actors whose envs a pool has closed, if they have no ``step_timeout``."""
     module.EnvActor = KeptEnvActor
-    module.ActorSupervisor._open, module.ActorHost._closed = _open_with_kept, _keep
+    module.ActorSupervisor._open, module.ActorHost._told = _open_with_kept, _keep
 
 
 def actors():

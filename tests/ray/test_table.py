@@ -12,11 +12,8 @@ ALONE = PLACE.options | {"envs_per_actor": 1}
 POOLS = {table.RAY: (PLACE.pool, ALONE, {"envs_per_actor": cell.NUM})}
 
 CASES = [
-    pytest.param(
-        *case.values, id=case.id, marks=[*marks, *([pytest.mark.soak] if number % 15 else [])]
-    )
+    pytest.param(*case.values, id=case.id, marks=[pytest.mark.soak] if number % 15 else [])
     for number, case in enumerate(cells((table.RAY,)))
-    for marks in [[mark for mark in case.marks if mark.name == "xfail"]]
 ]
 
 

@@ -42,6 +42,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # a connection that finds no room is tried again a second later
+
+
 class HttpEnv(gym.Env):
     observation_space = gym.spaces.Box(0, 1e9, (2,), np.float64)
     action_space = gym.spaces.Discrete(2)
@@ -96,8 +101,8 @@ class AsyncHttpEnv(HttpEnv):
 
 @pytest.fixture(scope="module")
 def port():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads, server.over, server.request_queue_size = True, threading.Event(), 256
+    server = Server(("127.0.0.1", 0), Handler)
+    server.over = threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_port
     server.over.set()
