@@ -127,6 +127,7 @@ class Sessions:
         self._settling: set[int] = set()
         # When to stop a request, and what it has not done then; "": it was cancelled before.
         self._deadlines: dict[int, tuple[float, str]] = {}
+        self._wakes_at = 0.0  # when the receiver looks again, if nothing happens
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
         self._entered = False
 
@@ -175,22 +176,24 @@ class Sessions:
             raise ValueError(f"on_failure must be 'raise' or 'record', got {on_failure!r}")
         found: dict[int, Outcome] = {}
         running: dict[asyncio.Future[Any], tuple[int, Any]] = {}
+        ended: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
         left = enumerate(tasks)
         try:
             while True:
                 for k, task in islice(left, 2 * self._calls.num_envs - len(running)):
-                    running[asyncio.ensure_future(conversation(task))] = k, task
+                    each: asyncio.Future[Any] = asyncio.ensure_future(conversation(task))
+                    each.add_done_callback(ended.put_nowait)
+                    running[each] = k, task
                 if not running:
                     return Outcomes(found[k] for k in sorted(found))
-                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for done in [each for each in running if each.done()]:
-                    k, task = running.pop(done)
-                    error = asyncio.CancelledError() if done.cancelled() else done.exception()
-                    if error is not None and on_failure == "raise":
-                        with contextlib.suppress(AttributeError):  # of a class with slots
-                            error.finished = Outcomes(found[k] for k in sorted(found))  # type: ignore[attr-defined]
-                        raise error
-                    found[k] = Outcome(task, None if error else done.result(), error)
+                done = await ended.get()
+                k, task = running.pop(done)
+                error = asyncio.CancelledError() if done.cancelled() else done.exception()
+                if error is not None and on_failure == "raise":
+                    with contextlib.suppress(AttributeError):  # of a class with slots
+                        error.finished = Outcomes(found[k] for k in sorted(found))  # type: ignore[attr-defined]
+                    raise error
+                found[k] = Outcome(task, None if error else done.result(), error)
         finally:
             for each in running:
                 each.cancel()
@@ -232,10 +235,12 @@ class Sessions:
         else:
             self._calls.send_reset(i, **given)
         self._pending[i] = self._loop.create_future()
+        due = math.inf
         if timeout is not None:
             fact = f"did not end its {kind} within timeout={timeout} seconds"
-            self._deadlines[i] = self._loop.time() + timeout, fact
-        if timeout is not None or self._calls.steps_here:
+            due = self._loop.time() + timeout
+            self._deadlines[i] = due, fact
+        if due < self._wakes_at or self._calls.steps_here:
             self._event.set()
 
     async def result(self, i: int) -> Row:
@@ -277,7 +282,8 @@ class Sessions:
                     if (seconds := min(self._handle_results(), longest)) <= 0:
                         await asyncio.sleep(0)
                         continue
-                    timer = self._loop.call_later(seconds, self._event.set)
+                    self._wakes_at = self._loop.time() + seconds
+                    timer = self._loop.call_at(self._wakes_at, self._event.set)
                     await self._event.wait()
                     timer.cancel()
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited

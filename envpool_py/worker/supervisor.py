@@ -271,10 +271,9 @@ class Supervisor:
 
     def timeout(self, timeout: float | None) -> float:
         """Return the seconds until the next deadline, at most ``timeout``; infinity: none."""
-        watchdog = self.watchdog
-        due = math.inf if watchdog is None else watchdog.next_check
-        for host in self.hosts:
-            due = min(due, host.deadline)
+        due = min([host.deadline for host in self.hosts], default=math.inf)
+        if self.watchdog is not None:
+            due = min(due, self.watchdog.next_check)
         left = max(due - time.monotonic(), 0.0)
         return left if timeout is None else min(left, timeout)
 
