@@ -163,6 +163,9 @@ class Ready(BaseException):
 NO_SIGNAL = {
     "custom_worker_host.py": ("except BaseException as error:", "sent, self._sent = "),
     "executor.py": ("close()",),
+    "wrapper_layers.py": (
+        "continue",
+    ),  # Python 3.11 also loses a reference if a tracer raises here
 }
 
 
