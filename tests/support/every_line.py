@@ -163,9 +163,7 @@ class Ready(BaseException):
 NO_SIGNAL = {
     "custom_worker_host.py": ("except BaseException as error:", "sent, self._sent = "),
     "executor.py": ("close()",),
-    "wrapper_layers.py": (
-        "continue",
-    ),  # Python 3.11 also loses a reference if a tracer raises here
+    "wrapper_layers.py": ("continue",),  # where CPython 3.11 loses a reference, too
 }
 
 
@@ -182,6 +180,7 @@ class Lines:
         self.target, self.look, self.fired = target, scene.look, False
         self.error = kind("of the handler")
         self._seen = collections.Counter()
+        self._raised = None  # the frame, if the last event was an exception
         self._pid = os.getpid()
 
     def __enter__(self):
@@ -202,8 +201,13 @@ class Lines:
             return None
         if not frame.f_code.co_filename.startswith(PACKAGE):
             return None
+        raised, self._raised = self._raised, frame if event == "exception" else None
         if event == "line":
             place = frame.f_code.co_filename, frame.f_lineno
+            # An exception leaves a block: no signal handler runs before ``__exit__`` does, and
+            # CPython loses a reference if a tracer raises here.
+            if frame is raised and linecache.getline(*place).lstrip().startswith("with "):
+                return self._trace
             self._seen[place] += 1
             if (*place, self._seen[place]) == self.target:
                 sys.settrace(None)
