@@ -222,6 +222,8 @@ class Engine:
             infos = self.batches.bare_infos(listed)
         if marked:
             self.batches.complete(infos, listed, marked, beside, resets=resets)
+        # Not below: from Python 3.12 on, an interrupt in a comprehension can skip the `except`.
+        completed = [listed[k] for k, mark in marked if mark & (FINAL | OVER)]
         try:
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated, resets=resets)
@@ -230,7 +232,7 @@ class Engine:
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
             if self.recovery.tracks:
-                self.recovery.returned(ids, [listed[k] for k, m in marked if m & (FINAL | OVER)])
+                self.recovery.returned(ids, completed)
             if beside:
                 flight.forget_items(beside)
             self.batch_ids = ids
