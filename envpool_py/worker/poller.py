@@ -19,8 +19,10 @@ from envpool_py import interrupts
 from envpool_py.worker import file_descriptors
 from envpool_py.worker.messages import READ, WAKE
 
-_LONGEST = 1e6  # seconds; the longest wait that the system accepts
-# Seconds of one wait for a queue; on Windows Ctrl-C does not end a wait.
+# Seconds of one wait, after which callers wait again. A signal that comes after Python has looked
+# for signals and before the system waits does not end that wait.
+_LONGEST = 1.0
+# For a queue; on Windows Ctrl-C does not end a wait.
 _LONGEST_OF_QUEUE = 0.1 if sys.platform == "win32" else _LONGEST
 _EXACT = 5e-3  # seconds; epoll waits for whole milliseconds, which is too long for shorter waits
 # Results that are taken in a row before sockets and the ends of processes are checked.
@@ -72,7 +74,7 @@ class Poller:
         """Wait for results or for an event of a watched descriptor; append results to ``chunks``.
 
         Spin for ``spin_for`` seconds, and yield the core after each poll; then sleep. The wait ends
-        after ``timeout`` seconds in total (None: no timeout).
+        after ``timeout`` seconds, or after one second.
         """
         if spin_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
@@ -84,13 +86,12 @@ class Poller:
                 if self.collect(chunks):
                     return
         self._in_a_row = 0
-        if timeout is not None:
-            if 0 < timeout < _EXACT and self._second == 1:
-                with interrupts.suppressed(ValueError):  # its descriptor is above 1023
-                    select.select([self._poll], [], [], timeout)
-                    timeout = 0.0
-            timeout = min(timeout, _LONGEST) * self._second
-        for fd, events in self._poll.poll(timeout):
+        timeout = _LONGEST if timeout is None else min(timeout, _LONGEST)
+        if 0 < timeout < _EXACT and self._second == 1:
+            with interrupts.suppressed(ValueError):  # its descriptor is above 1023
+                select.select([self._poll], [], [], timeout)
+                timeout = 0.0
+        for fd, events in self._poll.poll(timeout * self._second):
             if fd == self.results:
                 self.collect(chunks)
             elif (note := self._notes.get(fd)) is not None:

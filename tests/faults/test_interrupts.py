@@ -2,8 +2,10 @@
 
 import collections
 import contextlib
+import ctypes
 import functools
 import itertools
+import multiprocessing
 import os
 import signal
 import sys
@@ -34,6 +36,46 @@ from tests.support.helpers import wait_until_blocked
 from tests.support.places import PLACES
 
 PACKAGE = Path(envpool_py.__file__).parent
+
+
+class SignalledPoll:
+    """An epoll object before each of whose waits a signal comes, too late for Python to see it."""
+
+    def __init__(self, poll):
+        self.inner = poll
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def poll(self, seconds):
+        calls = (
+            functools.partial(getattr(ctypes.CDLL(None), "raise"), signal.SIGUSR1),
+            functools.partial(self.inner.poll, seconds),
+        )
+        return [*map(functools.partial.__call__, calls)][1]  # no bytecode in between
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs epoll")
+@pytest.mark.parametrize("call", ["recv", "step", "reset", "call"])
+def test_a_signal_just_before_a_wait_is_not_kept_until_a_result_comes(call):
+    go_on = multiprocessing.get_context("fork").Event()
+    env = functools.partial(envs.ChangedEnv, 0, step=lambda *row: go_on.wait() and row[2])
+    with reset_pool("shmem-fork", [env]) as pool:
+        if call != "step":
+            pool.send([0])
+        ask = {"recv": pool.recv, "step": lambda: pool.step([0])}
+        # The others wait for the process, which still steps.
+        ask |= {"reset": lambda: pool.reset([0]), "call": lambda: pool.call("pid")}
+        if call in ("reset", "call"):
+            pool.cancel()
+        poller = pool.engine.hosts.supervisor.poller
+        poller._poll = SignalledPoll(poller._poll)
+        begun = time.monotonic()
+        with handling(signal.SIGUSR1, raising(TimeoutError())), pytest.raises(TimeoutError):
+            ask[call]()
+        assert time.monotonic() - begun < 20, "a wait that nothing ends takes 30 seconds"
+        poller._poll = poller._poll.inner
+        go_on.set()
 
 
 @pytest.mark.parametrize(
