@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.env.spaces import map_tree
+from envpool_py.options import INTEGER
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,6 +104,9 @@ class Transitions:
         return len(self.rewards)
 
     def __getitem__(self, rows: Any) -> Transitions:
+        if isinstance(rows, INTEGER):
+            text = f"rows must be a slice, an index array or a mask, got {rows!r}"
+            raise TypeError(f"{text}; [[{rows}]] is a batch of this one")
         return self._map(itemgetter(rows))
 
     def join(self, *others: Transitions) -> Transitions:

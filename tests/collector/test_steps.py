@@ -240,6 +240,9 @@ def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode):
     assert own.truncated[7]
     assert own.next_obs[7].tolist() == own.obs[7].tolist() == [1, 1, 2]
     assert own.obs[8][2] == 0
+    assert len(own[:3]) == len(own[[0, 1, 2]]) == 3
+    with pytest.raises(TypeError, match=r"got 0; \[\[0\]\] is a batch of this one"):
+        own[0]
 
 
 @pytest.mark.parametrize("mode", MODES)
