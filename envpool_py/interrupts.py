@@ -57,9 +57,7 @@ class _Deferral:
         while True:  # again after each error, which may come out of any line
             try:
                 self._is_over = True  # from here on handlers run
-                for signum, handler in self.handlers.items():
-                    if _getsignal(signum) is self:  # else another was installed in the block
-                        signal.signal(signum, handler)
+                self._restore()
                 while self._noted:
                     # The signal is not raised again: an event loop has been woken by it already.
                     self.handlers[signum := self._noted.pop(0)](signum, sys._getframe())  # noqa: SLF001 - see `is_interrupt`
@@ -71,6 +69,13 @@ class _Deferral:
                 raise errors[0]
             finally:
                 del errors  # whose tracebacks hold this frame
+
+    def _restore(self) -> None:
+        # Not in `end`: in Python 3.12 a loop that ends with an `if` has a jump at which a `try`
+        # around it handles no error.
+        for signum, handler in self.handlers.items():
+            if _getsignal(signum) is self:  # else another was installed in the block
+                signal.signal(signum, handler)
 
 
 _deferrals: list[_Deferral] = []  # at most one
