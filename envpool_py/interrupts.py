@@ -71,8 +71,7 @@ class _Deferral:
                 del errors  # whose tracebacks hold this frame
 
     def _restore(self) -> None:
-        # Not in `end`: in Python 3.12 a loop that ends with an `if` has a jump at which a `try`
-        # around it handles no error.
+        # Not in `end`: in Python 3.12 a `try` around such a loop does not cover its last jump.
         for signum, handler in self.handlers.items():
             if _getsignal(signum) is self:  # else another was installed in the block
                 signal.signal(signum, handler)

@@ -223,7 +223,7 @@ class Engine:
         if marked:
             self.batches.complete(infos, listed, marked, beside, resets=resets)
         # Not below: from Python 3.12 on, an interrupt in a comprehension can skip the `except`.
-        completed = [listed[k] for k, mark in marked if mark & (FINAL | OVER)]
+        completed = [listed[k] for k, mark in marked if mark & (FINAL | OVER)] if marked else []
         try:
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated, resets=resets)

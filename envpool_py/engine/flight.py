@@ -213,9 +213,9 @@ class Flight:
         if not supervisor.poller.noticed:
             if supervisor.timed:
                 left = supervisor.timeout(left)
-            left = HANGS_AFTER if left is None else min(left, HANGS_AFTER)
-            supervisor.poller.fetch(self.arrivals.chunks, self.hosts.spin_for if left else 0, left)
-        if supervisor.poller.noticed or (supervisor.timed and supervisor.is_due()):
+            spin_for = 0.0 if left == 0 else self.hosts.spin_for
+            supervisor.poller.fetch(self.arrivals.chunks, spin_for, left)
+        if supervisor.poller.noticed or (supervisor.timed and not supervisor.timeout(None)):
             self.handle_ended_processes()
         if time.monotonic() > self._next_look:
             self._look()
@@ -238,7 +238,7 @@ class Flight:
         """
         if (supervisor := self.hosts.supervisor) is None:
             return
-        if supervisor.is_due():
+        if not supervisor.timeout(None):
             self.handle_ended_processes()
         late = self.states.sent_before(time.monotonic_ns() - int(HANGS_AFTER * 1e9))
         late -= set(self.arrivals.ids().tolist())

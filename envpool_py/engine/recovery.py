@@ -545,7 +545,7 @@ class Recovery:
             flight.refuse_if_closed()
         else:
             supervisor.poller.fetch(flight.arrivals.chunks, 0, supervisor.timeout(seconds))
-            if supervisor.poller.noticed or supervisor.is_due():
+            if supervisor.poller.noticed or not supervisor.timeout(None):
                 flight.handle_ended_processes()
 
     def _answering(self, ids: IdArray) -> IdArray:

@@ -19,11 +19,9 @@ from envpool_py import interrupts
 from envpool_py.worker import file_descriptors
 from envpool_py.worker.messages import READ, WAKE
 
-# Seconds of one wait, after which callers wait again. A signal that comes after Python has looked
-# for signals and before the system waits does not end that wait.
-_LONGEST = 1.0
-# For a queue; on Windows Ctrl-C does not end a wait.
-_LONGEST_OF_QUEUE = 0.1 if sys.platform == "win32" else _LONGEST
+# Seconds of one wait, after which callers wait again: a signal that comes after Python has looked
+# for signals and before the system waits does not end that wait; on Windows Ctrl-C ends none.
+_LONGEST = 0.1 if sys.platform == "win32" else 1.0
 _EXACT = 5e-3  # seconds; epoll waits for whole milliseconds, which is too long for shorter waits
 # Results that are taken in a row before sockets and the ends of processes are checked.
 _RESULTS_IN_A_ROW = 16
@@ -158,7 +156,7 @@ class QueuePoller(Poller):
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:  # noqa: ARG002
         """Wait for results or for another event; see ``Poller``."""
         if not self._arrived:
-            wait = _LONGEST_OF_QUEUE if timeout is None else min(timeout, _LONGEST_OF_QUEUE)
+            wait = _LONGEST if timeout is None else min(timeout, _LONGEST)
             with contextlib.suppress(queue.Empty):
                 # Python 3.10 waits without end where the time is over when it looks a second time.
                 self.bell.get(wait > 0, max(wait, 1e-3))

@@ -270,16 +270,12 @@ class Supervisor:
         return text
 
     def timeout(self, timeout: float | None) -> float:
-        """Return the seconds until the next deadline, at most ``timeout``; infinity: none."""
+        """Return the seconds until ``enforce_deadlines`` is due, at most ``timeout``; inf: never."""
         due = min([host.deadline for host in self.hosts], default=math.inf)
         if self.watchdog is not None:
             due = min(due, self.watchdog.next_check)
         left = max(due - time.monotonic(), 0.0)
         return left if timeout is None else min(left, timeout)
-
-    def is_due(self) -> bool:
-        """Whether ``enforce_deadlines`` has something to do."""
-        return self.timeout(None) <= 0
 
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
