@@ -270,7 +270,7 @@ class Supervisor:
         return text
 
     def timeout(self, timeout: float | None) -> float:
-        """Return the seconds until ``enforce_deadlines`` is due, at most ``timeout``; inf: never."""
+        """Return the seconds until ``enforce_deadlines`` is due, at most ``timeout``; or inf."""
         due = min([host.deadline for host in self.hosts], default=math.inf)
         if self.watchdog is not None:
             due = min(due, self.watchdog.next_check)
