@@ -62,19 +62,20 @@ SLOW += tuple(f"tests/gymnasium_face/test_{name}.py" for name in FACE)
 """The files and folders whose tests take long together; single tests are marked."""
 
 THINNED = {
-    "tests/backends/test_matrix.py": 2,
-    "tests/collector/test_evaluate.py": 4,
-    "tests/collector/test_kills.py": 2,
+    "tests/backends/test_matrix.py": 4,
+    "tests/collector/test_evaluate.py": 8,
+    "tests/collector/test_kills.py": 4,
     "tests/collector/test_rollout.py": 2,
     "tests/collector/test_steps.py": 2,
     "tests/faults/test_forks.py": 2,
-    "tests/faults/test_matrix.py": 4,
-    "tests/faults/test_restart.py": 2,
-    "tests/faults/test_table.py": 4,
+    "tests/faults/test_interrupts.py": 3,
+    "tests/faults/test_matrix.py": 8,
+    "tests/faults/test_restart.py": 3,
+    "tests/faults/test_table.py": 8,
     "tests/sessions/test_cancels.py": 3,
     "tests/sessions/test_refusals.py": 3,
     "tests/sessions/test_sessions.py": 3,
-    "tests/test_doors.py": 3,
+    "tests/test_doors.py": 4,
 }
 """Of each parametrised test of these files every n-th case is kept; the others are soaks."""
 

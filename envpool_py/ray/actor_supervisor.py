@@ -133,7 +133,7 @@ class ActorHost(ProcessHost):
             if event.exception() is None and self.process is actor:
                 self._await_event(known=True)
 
-        method = actor.next_event.options(concurrency_group="watch")
+        method = actor.next_event.options(concurrency_group="events")
         self._call(method, self._told, known=known).add_done_callback(go_on)
 
     def _told(self, event: Event) -> bytes:
@@ -193,7 +193,7 @@ class ActorSupervisor(Supervisor):
         return multiprocessing.get_context("spawn")  # pickles env_fns
 
     def _open(self) -> None:
-        remote = ray.remote(concurrency_groups={"watch": 2}, **self._remote_options)
+        remote = ray.remote(concurrency_groups={"watch": 1, "events": 1}, **self._remote_options)
         shared: Any = SimpleNamespace(make=remote(EnvActor).remote, options=self._options)
         self._add_hosts(ActorHost, None, shared)
 

@@ -20,8 +20,9 @@ class KeptEnvActor(EnvActor):
     """An actor that can begin afresh: to start a process takes a second of CPU time."""
 
     def again(self, ids):
-        self._outbox.events.put((ids[0], 0, []))  # ends the call that waits for one
+        events = self._outbox.events
         super().__init__(ids)
+        events.put((ids[0], 0, []))  # ends the call that waits for one, so the next can begin
 
     def pid(self):
         return os.getpid()
@@ -47,9 +48,9 @@ def _keep(self, event):
     if not is_last or self._shared.options.step_timeout is not None:  # something watches the actor
         return _told(self, event)
     self._is_gone = self._poller.noticed = True
-    actor = self.process
-    self.process = SimpleNamespace()  # nothing waits for another event
-    idle.append((actor, ray.get(actor.pid.remote())))
+    # The actor answers when the call that waits for another event has begun.
+    idle.append((self.process, ray.get(self.process.pid.remote())))
+    self.process = SimpleNamespace()  # and after that one no other waits
     return self._answered([b"", 0, b"", event[2]])
 
 
