@@ -122,7 +122,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config):
-    """Choose the tier; run the peers in a second pytest once the first has run the others."""
+    """Choose the tier; run the peers, and Ray's tests, once this pytest has run the others."""
     if not config.option.markexpr:
         config.option.markexpr = EVERYTHING if names_tests(config) else ONLY_QUICK
     if config.option.markexpr != EVERYTHING or names_tests(config):
@@ -132,13 +132,18 @@ def pytest_cmdline_main(config):
     if status == pytest.ExitCode.INTERRUPTED:
         return status
     given = config.invocation_params.args
-    # Ray has processes enough.
-    alone = ["-n", "0"] if config.pluginmanager.hasplugin("xdist") else []
-    for tier, more in ((ONLY_PEERS, []), (ONLY_RAY, alone)):
+
+    def command(tier, *more):
         args = [*(tier if arg == EVERYTHING else arg for arg in given), *more]
-        run = subprocess.run([sys.executable, "-m", "pytest", *args], check=False)
-        status = status or run.returncode
-    return status
+        return [sys.executable, "-m", "pytest", *args]
+
+    # Ray's tests wait most of the time; Ray has processes enough.
+    alone = ["-n", "0"] if config.pluginmanager.hasplugin("xdist") else []
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command(ONLY_RAY, *alone), **pipes) as ray:
+        peers = subprocess.run(command(ONLY_PEERS), check=False)
+        sys.stdout.write(ray.communicate()[0].decode())
+    return status or peers.returncode or ray.returncode
 
 
 def pytest_ignore_collect(collection_path, config):
