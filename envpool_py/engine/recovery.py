@@ -184,9 +184,10 @@ class Recovery:
 
         So it is once any env has completed a reset, and while others are in their first one.
         """
-        states = self._states.state
+        states, flight = self._states, self._flight
         others = (j for j, failures in enumerate(self._failures) if j != i and not failures)
-        return any(self._flight.block.positions) or any(states[j] == RESETTING for j in others)
+        begun = (int(states.tokens[j]) for j in others if states.state[j] == RESETTING)
+        return any(flight.block.positions) or any(token not in flight.errors for token in begun)
 
     def end_first_resets(self) -> dict[int, EnvError]:
         """Try none of the first resets again if no env works; return the errors of those in flight.
@@ -220,7 +221,8 @@ class Recovery:
         text = error.text if has_failed else ""
         if known is not None and known.request is not None:  # that failed, too
             first = known.request.error.partition(_THEN)[0]
-            return known.request._replace(error=f"{first}{_THEN}{error.message}", before=None)
+            text = f"{first}{_THEN}{error.message}" if first else error.text
+            return known.request._replace(error=text, before=None)
         if i in self._resets and not self.in_sessions:
             return self._resets[i]._replace(error=text)
         # In next_step mode after the end of an episode, no step is lost.
@@ -410,7 +412,8 @@ class Recovery:
         self._logged += 1
         restarts = int(self._hosts.restarts[i])
         if line := policy.log_line(i, restarts, self._logged, failed.error.message):
-            _LOGGER.warning(line)
+            with interrupts.suppressed():  # of a handler of the log
+                _LOGGER.warning(line)
 
     def _tell(self, i: int) -> None:
         """Call ``on_restart`` if env ``i`` was just recreated: outside of all, as it may raise."""

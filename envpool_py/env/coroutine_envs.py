@@ -59,6 +59,8 @@ class _Call:
         self.coroutine, self._loop, self._asyncio = coroutine, loop, asyncio
         self._task: Any = None
         self._is_cancelled = False
+        #: What would end the event loop, and with it all other envs.
+        self.error: BaseException | None = None
         self.future = asyncio.run_coroutine_threadsafe(self._run(), loop)
 
     async def _run(self) -> Any:
@@ -68,6 +70,8 @@ class _Call:
             raise self._asyncio.CancelledError
         try:
             return await self.coroutine
+        except (SystemExit, KeyboardInterrupt) as error:
+            self.error = error
         finally:
             if _lock is not lock:  # the coroutine has forked this copy of the process
                 os._exit(int(sys.exc_info()[0] is not None))
@@ -118,7 +122,10 @@ def run(result: Any) -> Any:
         _waiting[thread] = call = _Call(result, loop)
         try:
             cancel(thread, getattr(this_thread, "is_cancelled", lambda: False))
-            return call.future.result()
+            result = call.future.result()
+            if call.error is not None:
+                raise call.error
+            return result
         finally:
             call.future.cancel()  # has no effect if it has ended
             del _waiting[thread]

@@ -73,7 +73,7 @@ class Executor:
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self._env_fn = env_fn
         #: Called with kind and text of each warning about a row.
-        self.warn: Callable[[str, str], object] = lambda _, text: warn(text)
+        self.warn: Callable[[str, str], object] = lambda _, text: warn(f"env {self.env_id}: {text}")
         #: Called with the observation that ends an episode before the reset, which may overwrite
         #: it; returns what ``final_obs`` is in the info of the row.
         self.keep_final: Callable[[Any], Any] = spaces.snapshot
@@ -156,9 +156,10 @@ class Executor:
         ``elsewhere``: raise ``RecycleDue`` where ``recycle`` is due. ``is_new``: the first reset is
         seeded as after a restart.
         """
+        self.env_id = env_id
         if recreate:
             self._recreate()
-        self.env_id, self._options = env_id, options
+        self._options = options
         self._root = root
         self.position: Position = episode, over
         self._restarts, self._is_new = restarts, restarts > 0 or is_new
@@ -172,7 +173,7 @@ class Executor:
         self.heartbeat.begin(self.env_id, CLOSING)
         try:
             self._close_env()
-        except ordinary(Exception, SystemExit) as error:
+        except ordinary(BaseException) as error:
             self.warn(checks.CLOSE, f"close raised {describe(error)}{line_of(error)}")
         self.heartbeat.begin(self.env_id, MAKING)
         self._is_new = True  # and closed, until there is a new one

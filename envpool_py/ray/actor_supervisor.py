@@ -104,8 +104,8 @@ class ActorHost(ProcessHost):
             return took(done.result())
         # The last line says why; what follows is advice.
         cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
-        self._cause, self._is_gone = self._cause or cause.strip(" .\t"), True
-        self._poller.noticed = True
+        self._cause = self._cause or cause.strip(" .\t")
+        self.signal(process_host.KILL)  # it may run on, and only not be available
         return b""
 
     def _greeted(self, name: str) -> bytes:

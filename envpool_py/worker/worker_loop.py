@@ -207,12 +207,11 @@ class EnvLoop:
         self._end.add(token, messages.FAILURE, self._dump_error(error, kind))
 
     def close(self) -> None:
-        """Close the envs; if one hangs, another thread closes the rest."""
-        left, is_over = list(self._executors.items()), threading.Event()
+        """Close the envs; if one hangs, other threads close the rest, each in its own."""
+        left, is_over = iter([*self._executors.items()]), threading.Event()
 
         def close_all() -> None:
-            while left:
-                i, executor = left.pop(0)
+            for i, executor in left:
                 failure = b""
                 try:
                     executor.close()
@@ -224,10 +223,14 @@ class EnvLoop:
 
         def help_out() -> None:
             if not is_over.wait(self._patience):
-                close_all()
+                for _ in self._executors:
+                    start(close_all)
 
-        if len(left) > 1 and self._patience:
-            threading.Thread(target=help_out, daemon=True, name="envpool_py close").start()
+        def start(target: Callable[[], None]) -> None:
+            threading.Thread(target=target, daemon=True, name="envpool_py close").start()
+
+        if len(self._executors) > 1 and self._patience:
+            start(help_out)
         close_all()
         is_over.set()
 
