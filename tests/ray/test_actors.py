@@ -35,6 +35,24 @@ def kill(pool, number):
     assert wait_until(lambda: pid not in actors())
 
 
+def exit_actor(_, action, row):
+    """End the actor in Ray's way: Ray says at first that it is not available, while it runs."""
+    if action:
+        ray.actor.exit_actor()
+    return row
+
+
+def test_an_actor_that_is_not_available_does_not_run_on():
+    env_fns = [partial(envs.ChangedEnv, tag, step=exit_actor) for tag in range(2)]
+    options = {"on_error": "restart", "step_timeout": 20.0, "num_cpus": 0.01, "envs_per_actor": 1}
+    with RayVectorEnv(env_fns, **options) as pool:
+        pool.reset()
+        old = pool.apply(lambda _: os.getpid())[1]
+        assert "env_error" in pool.step([0, 1])[4][1]
+        assert pool.apply(lambda _: os.getpid())[1] != old
+        assert wait_until(lambda: old not in actors())
+
+
 class TestContract(EnvWorkerContract):
     """What every worker promises, outside a pool."""
 
