@@ -77,7 +77,10 @@ THINNED = {
     "tests/sessions/test_sessions.py": 3,
     "tests/test_doors.py": 4,
 }
-"""Of each parametrised test of these files every n-th case is kept; the others are soaks."""
+"""Of each parametrised test of these files every n-th case is kept; the others are soaks.
+
+On Ray every second case is kept, and all of Ray's own tests.
+"""
 
 ONLY_QUICK = "not (slow or peers or soak)"
 EVERYTHING = "not soak"
@@ -168,7 +171,9 @@ def pytest_collection_modifyitems(items, config):
             if is_in(item.path, places):
                 item.add_marker(mark)
         share = THINNED.get(item.path.relative_to(ROOT).as_posix(), 1)
-        if hasattr(item, "callspec") and not is_ray(config):
+        if is_ray(config):
+            share = 1 if is_in(item.path, RAY[:1]) else 2
+        if hasattr(item, "callspec"):
             if cases[item.originalname] % share:
                 item.add_marker("soak")
             cases[item.originalname] += 1
