@@ -213,7 +213,7 @@ class Flight:
         if not supervisor.poller.noticed:
             if supervisor.timed:
                 left = supervisor.timeout(left)
-            spin_for = 0.0 if left == 0 else self.hosts.spin_for
+            spin_for = self.hosts.spin_for * (left != 0)
             supervisor.poller.fetch(self.arrivals.chunks, spin_for, left)
         if supervisor.poller.noticed or (supervisor.timed and not supervisor.timeout(None)):
             self.handle_ended_processes()

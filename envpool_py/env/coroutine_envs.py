@@ -59,8 +59,7 @@ class _Call:
         self.coroutine, self._loop, self._asyncio = coroutine, loop, asyncio
         self._task: Any = None
         self._is_cancelled = False
-        #: What would end the event loop, and with it all other envs.
-        self.error: BaseException | None = None
+        self.error: BaseException | None = None  # one that would end the event loop of all envs
         self.future = asyncio.run_coroutine_threadsafe(self._run(), loop)
 
     async def _run(self) -> Any:

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import multiprocessing
 import os
@@ -209,6 +210,7 @@ class EnvLoop:
     def close(self) -> None:
         """Close the envs; if one hangs, other threads close the rest, each in its own."""
         left, is_over = iter([*self._executors.items()]), threading.Event()
+        thread = functools.partial(threading.Thread, daemon=True, name="envpool_py close")
 
         def close_all() -> None:
             for i, executor in left:
@@ -224,13 +226,10 @@ class EnvLoop:
         def help_out() -> None:
             if not is_over.wait(self._patience):
                 for _ in self._executors:
-                    start(close_all)
-
-        def start(target: Callable[[], None]) -> None:
-            threading.Thread(target=target, daemon=True, name="envpool_py close").start()
+                    thread(target=close_all).start()
 
         if len(self._executors) > 1 and self._patience:
-            start(help_out)
+            thread(target=help_out).start()
         close_all()
         is_over.set()
 
