@@ -132,7 +132,8 @@ def pytest_cmdline_main(config):
         return (yield)
     config.option.markexpr = WITHOUT_PEERS
     status = yield
-    if status == pytest.ExitCode.INTERRUPTED:
+    # A process of pytest-xdist is given the same arguments: it runs none of the other tiers.
+    if status == pytest.ExitCode.INTERRUPTED or hasattr(config, "workerinput"):
         return status
     given = config.invocation_params.args
 
