@@ -28,9 +28,11 @@ class Arrivals:
         return np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
 
     def ids(self) -> IdArray:
-        """Drop stale results; return the envs whose results have arrived, in this order."""
+        """Drop stale results; return the envs whose rows have arrived, in this order."""
         self.drop_stale()
-        return self.tokens() & ID_MASK
+        tokens = self.tokens()
+        rows: NDArray[np.int64] = tokens[tokens & ASK == 0]
+        return rows & ID_MASK
 
     def valid_ids(self) -> IdArray | None:
         """Return the same as ``ids``, or None if anything but current results has arrived."""
@@ -70,8 +72,12 @@ class Arrivals:
         tokens = self.tokens()
         self.chunks[:] = [tokens[~np.isin(tokens & ID_MASK, ids)].tobytes()]
 
-    def remove_replies(self) -> None:
+    def replies(self) -> list[int]:
+        """Return the tokens of the replies that have arrived."""
         tokens = self.tokens()
-        replies = (tokens & ASK != 0) & (tokens >= 0)
-        if replies.any():
-            self.chunks[:] = [tokens[~replies].tobytes()]
+        found: list[int] = tokens[(tokens & ASK != 0) & (tokens >= 0)].tolist()
+        return found
+
+    def remove_replies(self, replies: list[int]) -> None:
+        tokens = self.tokens()
+        self.chunks[:] = [tokens[~np.isin(tokens, replies)].tobytes()]

@@ -23,8 +23,8 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +45,6 @@ from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
 from envpool_py.worker.host_group import HostGroup
 
-T = TypeVar("T")
 _NO_MARK = bytes(1)
 
 
@@ -121,18 +120,11 @@ class Engine:
         self._send_steps(envs, actions)
 
     def _send_steps(self, envs: Selection, actions: Any) -> None:
-        rest, replaced, requests = envs, {}, None
-        if self.recovery.failed:
-            listed = envs.ids.tolist()
-            if replaced := self.recovery.replacements(listed):
-                actions = spaces.list_actions(self.block.spec.action, actions, listed)
-                rest, actions = _without(replaced, envs, actions)
-        if not self.block.put_actions(rest, actions):
-            actions = spaces.list_actions(self.block.spec.action, actions, rest.ids.tolist())
+        requests = None
+        if not self.block.put_actions(envs, actions):
+            actions = spaces.list_actions(self.block.spec.action, actions, envs.ids.tolist())
             requests = [Request("step", (action,)) for action in actions]
-        self.flight.send(rest, STEPPING, requests)
-        if replaced:
-            self.recovery.send(STEPPING, replaced)
+        self.flight.send(envs, STEPPING, requests)
 
     def claim_reset(self, ids: IdArray) -> None:
         """Raise unless these envs accept a reset; drop their results that were left unread."""
@@ -149,12 +141,7 @@ class Engine:
             requests = [request._replace(single=True) for request in requests]
         self.flight.positions.mark_sent(listed, requests)
         self.recovery.note_resets(listed, requests)
-        rest, replaced = envs, self.recovery.replacements(listed)
-        if replaced:
-            rest, requests = _without(replaced, envs, requests)
-        self.flight.send(rest, RESETTING, requests)
-        if replaced:
-            self.recovery.send(RESETTING, replaced)
+        self.flight.send(envs, RESETTING, requests)
 
     def fetch(
         self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True
@@ -305,11 +292,3 @@ class Engine:
             for name in ("block", "batches", "positions"):
                 vars(owner).pop(name, None)
         return errors
-
-
-def _without(
-    some: Container[int], envs: Selection, values: Sequence[T]
-) -> tuple[Selection, Sequence[T]]:
-    """Return these envs and their values without those of some envs."""
-    left = [k for k, i in enumerate(envs.ids.tolist()) if i not in some]
-    return Selection(envs.ids[left]), [values[k] for k in left]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from envpool_py import interrupts
-from envpool_py.engine.flight import Flight
-from envpool_py.env.request import ASK, GENERATION, Request
+from envpool_py.engine.flight import Asked, Flight
+from envpool_py.env.request import ASK, GENERATION, ID_MASK, Request
 from envpool_py.env.validation import warn_of_rows
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, combine
@@ -50,18 +51,24 @@ class Call:
         self._note: Callable[[Sequence[int]], object] | None = None
         if observed and flight.recorder is not None:
             self._note = flight.recorder.asks(ids.tolist(), requests)
-        self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
-        self._tokens = flight.states.tokens | ASK
-        self._messages = flight.hosts.prepare_requests(ids, self._tokens, requests)
+        tokens = flight.states.tokens | ASK
+        self._messages = flight.hosts.prepare_requests(ids, tokens, requests)
+        pairs = zip(tokens[ids].tolist(), requests, strict=True)
+        self._asked = {token: Asked(request, math.inf) for token, request in pairs}
         self._hold = hold
         self._is_open = False  # True from ``send`` until the call has ended
-        self.missing: set[int] = set(self._kinds)  # without a reply
+
+    @property
+    def missing(self) -> set[int]:
+        """The envs without a reply."""
+        return {token & ID_MASK for token, one in self._asked.items() if one.reply is None}
 
     def send(self) -> None:
         """Send the requests. If this raises, call ``cancel``."""
         self._is_open = True
-        self._flight.replies = dict.fromkeys(self._kinds)
-        self._flight.replies_since = time.monotonic()
+        for one in self._asked.values():
+            one.since = time.monotonic()
+        self._flight.asked |= self._asked
         self._flight.states.held = self._hold
         for send in self._messages:
             send()
@@ -75,12 +82,13 @@ class Call:
                 late they come; a worker process nevertheless carries out its requests.
         """
         flight, begun, left = self._flight, time.monotonic(), timeout
-        while self._take():
+        while missing := self.missing:
             if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
                 self.cancel(late=True)
                 raise TimeoutError(f"no reply after {timeout} seconds")
-            flight.advance(1, left, self.missing)
-        replies = flight.replies
+            flight.advance(1, left, missing)
+            flight.take_replies()
+        replies = {token & ID_MASK: one.reply for token, one in self._asked.items()}
         warn_of_rows({i: reply for i, reply in replies.items() if isinstance(reply, dict)}, set())
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
         error = combine(errors) if errors else None
@@ -89,36 +97,26 @@ class Call:
             raise error
         return [reply["reply"] for reply in replies.values()]
 
-    def _take(self) -> bool:
-        """Take the replies that have arrived; return whether some are missing."""
-        flight = self._flight
-        arrived = set(flight.arrivals.tokens().tolist())
-        for i in self.missing:
-            token = int(self._tokens[i])
-            if flight.replies[i] is None and token in arrived:
-                flight.replies[i] = flight.hosts.of(i).item(token, self._kinds[i])
-        self.missing = {i for i in self.missing if flight.replies[i] is None}
-        return bool(self.missing)
-
     def cancel(self, *, late: bool = False) -> None:
         """Drop the missing replies; do nothing if the call has ended.
 
         After a timeout (``late``) a request that a worker process still carries out has not failed.
         """
-        flight, missing = self._flight, self.missing
+        flight = self._flight
         if not self._is_open:
             return
         with interrupts.deferred():
             flight.settle()
+            flight.take_replies()
+            missing = self.missing
             flight.states.tokens[list(missing)] += GENERATION
             carried_out = flight.hosts.cancel(missing)
             self._end(missing - carried_out if late else missing)
 
     def _end(self, failed: Collection[int]) -> None:
-        for i in self._flight.replies:
-            self._flight.hosts.of(i).forget_item(int(self._tokens[i]))
-        self._flight.arrivals.remove_replies()
-        self._flight.replies, self._flight.states.held = {}, False
+        for token in self._asked:
+            self._flight.asked.pop(token, None)
+        self._flight.states.held = False
         self._is_open = False
         if self._note is not None:
             self._note(list(failed))

@@ -23,6 +23,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -34,7 +35,7 @@ from envpool_py.engine.batches import Batches
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
-from envpool_py.env.request import GENERATION, TOKEN_BYTES, Request, pack_token
+from envpool_py.env.request import GENERATION, ID_MASK, TOKEN_BYTES, Request, pack_token
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.recorder import Recorder
@@ -63,6 +64,15 @@ class NotYet(Exception):  # noqa: N818 - no error
         self.seconds = seconds
 
 
+@dataclass
+class Asked:
+    """A request without a row, sent at ``since``, and its reply; None: not yet known."""
+
+    request: Request
+    since: float
+    reply: Any = None
+
+
 class Recovering(Protocol):
     """What handles envs that fail: ``engine.recovery.Recovery``."""
 
@@ -75,6 +85,10 @@ class Recovering(Protocol):
 
     def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
 
+    def replacements(self, ids: Sequence[int]) -> dict[int, Request]: ...
+
+    def send(self, requests: Mapping[int, Request]) -> None: ...
+
     def run_jobs(self, left: float | None) -> float | None: ...
 
 
@@ -84,8 +98,7 @@ class Flight:
     Attributes:
         publish_early: batches may be partial, so results are published one by one.
         errors: by token, errors that are results and that recovery does not handle.
-        replies: the envs with a request without a row, and their replies; None: not yet known.
-        replies_since: when these requests were sent.
+        asked: by token, the requests without a row.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
         awaiting: the task of the event loop that waits, or waited last.
@@ -101,8 +114,7 @@ class Flight:
         self.states = States(hosts.num_envs)
         self.arrivals = Arrivals(self.states)
         self.errors: dict[int, EnvError] = {}
-        self.replies: dict[int, Any] = {}
-        self.replies_since = 0.0
+        self.asked: dict[int, Asked] = {}
         self.recorder: Recorder | None = None
         self.closed = False
         self.polls_since: float | None = None
@@ -117,25 +129,31 @@ class Flight:
     def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
         """Send a step or a reset to each of these envs; requests with arguments are pickled.
 
-        ``requests`` is None for steps whose actions are in the block.
+        ``requests`` is None for steps whose actions are in the block. Envs that failed while idle
+        get another request, which recovery sends, now or when they are recreated.
         """
-        if self.replies:  # of a call whose end two interrupts have prevented
-            self.replies = {}
+        live, lost = envs, None
+        if self.recovery.failed and (lost := self.recovery.replacements(envs.ids.tolist())):
+            left = [k for k, i in enumerate(envs.ids.tolist()) if i not in lost]
+            live = Selection(envs.ids[left])
+            requests = None if requests is None else [requests[k] for k in left]
         if self.recorder is not None:
-            self.recorder.requests(envs.ids, requests)
+            self.recorder.requests(live.ids, requests)
         if state == RESETTING and not any(map(_has_more, requests or ())):
             requests = None  # plain resets are sent as their tokens
         tokens = self.states.tokens
         if requests is not None:
-            messages = self.hosts.prepare_requests(envs.ids, tokens, requests)
+            messages = self.hosts.prepare_requests(live.ids, tokens, requests)
         else:
             messages = self.hosts.prepare_tokens(
-                envs.index, tokens, reset=state == RESETTING, publish_early=self.publish_early
+                live.index, tokens, reset=state == RESETTING, publish_early=self.publish_early
             )
         try:
             self.states.mark_sent(envs, state)
             for send in messages:
                 send()
+            if lost:
+                self.recovery.send(lost)
         except BaseException:
             self.cancel(envs.ids)
             raise
@@ -152,13 +170,13 @@ class Flight:
         Return the envs whose results have arrived, in the order of arrival.
         """
         arrivals, chunks = self.arrivals, self.arrivals.chunks
-        if self.replies and not self.states.held:
-            self.replies = {}  # of a call whose end two interrupts have prevented
         wanted: set[int] | None = None
         if only is not None and self.states.num_in_flight != len(only):
             wanted = set(only.tolist())
         try:
             while True:
+                if self.asked:
+                    self.take_replies()
                 missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
@@ -192,7 +210,7 @@ class Flight:
         if self.closed:
             self.refuse_if_closed()
         chunks = self.arrivals.chunks
-        if self.recovery.failed and not self.replies:  # else recovery may be the caller
+        if self.recovery.failed:
             count = len(chunks)
             left = self.recovery.run_jobs(left)
             if len(chunks) != count:
@@ -242,8 +260,12 @@ class Flight:
             self.handle_ended_processes()
         late = self.states.sent_before(time.monotonic_ns() - int(HANGS_AFTER * 1e9))
         late -= set(self.arrivals.ids().tolist())
-        if time.monotonic() > self.replies_since + HANGS_AFTER:
-            late |= {i for i, reply in self.replies.items() if reply is None}
+        begun_by = time.monotonic() - HANGS_AFTER
+        late |= {
+            token & ID_MASK
+            for token, one in self.asked.items()
+            if one.reply is None and one.since < begun_by
+        }
         late -= {i for host in self.hosts.local for i in host.ids}
         if late - self._hanging:
             begun = late & supervisor.begun(late)
@@ -255,6 +277,18 @@ class Flight:
             _LOGGER.warning(text)
         self._hanging = late
         self._next_look = time.monotonic() + HANGS_AFTER / 10
+
+    def take_replies(self) -> None:
+        """Take the replies that have arrived; those that nobody waits for are dropped."""
+        arrived = self.arrivals.replies()
+        for token in arrived:
+            one, host = self.asked.get(token), self.hosts.of(token & ID_MASK)
+            if one is not None and one.reply is None:
+                one.reply = host.item(token, one.request.kind)
+            if one is not None:  # else the item may be that of a later request
+                host.forget_item(token)
+        if arrived:
+            self.arrivals.remove_replies(arrived)
 
     def settle(self) -> None:
         """After an interrupt, publish what envs here have finished; cancel the interrupted ones."""
@@ -296,9 +330,8 @@ class Flight:
     def drop_result(self, i: int) -> None:
         """Drop the result of env ``i``, if any; its next request has another token."""
         self.forget_items([i])
-        if i in self.arrivals.ids():
-            self.arrivals.remove([i])
         self.states.tokens[i] += GENERATION
+        self.arrivals.drop_stale()
 
     def cancel(self, ids: IdArray) -> None:
         """Cancel the requests of these envs; they then accept no step before a reset.
@@ -353,12 +386,12 @@ class Flight:
 
         The error is the answer to the request of env ``i`` that is in flight, if any.
         """
-        if self.replies.get(i, self) is None:
-            self.replies[i] = error
+        for token, one in self.asked.items():
+            if token & ID_MASK == i and one.reply is None:
+                one.reply = error
         if died and i in self.states.deaths:  # it was handled
             return
-        in_flight = self.states.in_flight()[i] and i not in self.replies  # else recovery asks
-        unanswered = bool(in_flight) and i not in self.arrivals.ids()
+        unanswered = bool(self.states.in_flight()[i]) and i not in self.arrivals.ids()
         if unanswered:
             self.positions.mark_unanswered(i)
             if not error.request:
@@ -388,8 +421,9 @@ class Flight:
         with interrupts.deferred():
             self.arrivals.chunks.clear()
             in_flight = self.states.in_flight()
+            asked = {token & ID_MASK for token in self.asked}
             for host in supervisor.hosts:
-                if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
+                if in_flight[host.ids].any() or not asked.isdisjoint(host.ids):
                     host.end("something wrote into the pipe of the results")
             supervisor.poller.collect([])
             self.handle_ended_processes()

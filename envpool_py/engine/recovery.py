@@ -8,9 +8,9 @@ each env that is to be recreated, or was recreated and whose error is not report
 2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
    of the new env writes (truncated, with the last observation); a reset by itself. An env that
    failed while idle gets such a request when the caller sends it the next one.
-3. ``run_jobs``, called whenever the engine waits for rows, restarts the process of an env when its
-   back-off is over, and then sends its request, before which the executor recreates the env and
-   gets options and position. ``recreate_idle`` does the same for envs without a request.
+3. ``_go_on`` leads every env through the same phases, see ``Phase``, be it in flight or idle, by
+   hand or not: ``run_jobs`` calls it for envs in flight whenever the engine waits for rows, and
+   ``recreate_idle`` for others, until they are READY. Then the request, if any, is sent.
 4. The row is returned as any other row, and ``returned`` drops the ``Failed``.
 
 So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``
@@ -23,25 +23,28 @@ which knows which resets reached the env, writes that position into the block.
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine import policy
 from envpool_py.engine.env_method_calls import Call, ask
-from envpool_py.engine.flight import Flight
+from envpool_py.engine.flight import Asked, Flight
 from envpool_py.engine.states import DEAD, RESETTING, RESTARTED, STEPPING
 from envpool_py.env.executor import RecycleDue
 from envpool_py.env.failures import env_error
 from envpool_py.env.heartbeat import CLOSING
-from envpool_py.env.request import Request
+from envpool_py.env.request import ASK, Request
+from envpool_py.env.validation import warn_of_rows
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError, name_ids, warn
+from envpool_py.errors import EnvError, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import NEXT_STEP, AllOptions
 from envpool_py.worker.host import Life
@@ -55,34 +58,42 @@ _THEN = "\n\nthen: "
 _PING = Request("ping")
 
 
+class Phase(enum.Enum):
+    """Where an env is on its way back: each phase follows the one before, or WAITS again."""
+
+    WAITS = "until its back-off is over"
+    CLOSES = "its process was asked to close it and to end"  # only with ``fresh_process``
+    STARTS = "its process was restarted, and makes it"  # only if the process has ended
+    CONFIGURES = "it was sent options and position, and recreates itself unless it is new"
+    READY = "it is recreated"
+
+
+class Why(enum.Enum):
+    """Why an env is recreated."""
+
+    FAILED = "it has failed, which its next row reports"
+    BY_HAND = "``pool.restart``: nothing is reported, and no failure tried again"
+    PLANNED = "it is recycled in a new process"
+    STOPPED = "a session has stopped it: as FAILED, but nobody is told"
+
+
 @dataclass
 class Failed:
-    """An env that failed.
+    """An env that is to be recreated, or was recreated and whose error is not reported yet.
 
     Attributes:
         error: the error of the env.
-        due: the time at which it may be recreated, of ``time.monotonic``.
+        due: the time at which it may be recreated, of ``time.monotonic``; then when it was begun.
         request: the request in flight, which reports the error; None: the env is idle.
-        recreated: whether the env was recreated, or ``request`` was sent, which recreates it.
-        by_hand: ``pool.restart`` recreates it: nothing is reported, and no failure tried again.
-        told: whether ``on_restart`` was called.
-        is_planned: it has not failed, but is to be recycled in a new process.
-        closing: whether its process was asked to close it and to end.
+        token: that of the request of CONFIGURES; if it is not current, the env WAITS.
     """
 
     error: EnvError
-    due: float
+    due: float = 0.0
     request: Request | None = None
-    recreated: bool = False
-    by_hand: bool = False
-    told: bool = False
-    is_planned: bool = False
-    closing: bool = False
-
-    @property
-    def is_unconfirmed(self) -> bool:
-        """Whether the request in flight recreates the env."""
-        return self.request is not None and self.request.before is not None
+    why: Why = Why.FAILED
+    phase: Phase = Phase.WAITS
+    token: int = -1
 
 
 def warn_of_close(i: int, error: EnvError) -> None:
@@ -114,8 +125,8 @@ class Recovery:
         self.in_sessions = False
         # The resets in flight that the caller asked for, which are sent again if they fail.
         self._resets: dict[int, Request] = {}
-        # The envs of restarted processes that do not know options and position yet.
-        self._unconfigured: set[int] = set()
+        # What is to be called for envs that were recreated: a warning, ``on_restart``.
+        self._untold: list[Callable[[], object]] = []
         self.failed: dict[int, Failed] = {}
         if self.enabled:
             flight.batches.keep_last()
@@ -133,25 +144,15 @@ class Recovery:
                 return True
             planned = Request("end_episode", cause.args) if cause.args else self._resets.get(i)
             self._flight.drop_result(i)
-            again = planned or Request("reset")
-            self.failed[i] = Failed(error, 0.0, again, is_planned=True, told=True)
+            self.failed[i] = Failed(error, 0.0, planned or Request("reset"), Why.PLANNED)
             return True
-        if known is not None and known.is_unconfirmed and self._ended_in_close(i):
-            self._replace_process(i, known, error)
-            return True
-        waits = known is not None and not known.recreated
+        waits = known is not None and known.phase is not Phase.READY
         if known is not None and waits and (known.request is not None or not in_flight):
-            return True  # its process has ended, too
+            return True  # its process has ended, too, or the error is the reply of CONFIGURES
         if not self.enabled:
-            self.failed.pop(i, None)  # it was recreated for sessions
+            self._forget(i)  # it was recreated for sessions
             return False
-        due: float | None
-        if known is not None and waits:
-            due = known.due
-        else:
-            if known is not None and known.is_unconfirmed and error.request == "env_fn":
-                self._hosts.restarts[i] -= 1
-            due = self._count(i, error, works=self._works(i))
+        due = known.due if known is not None and waits else self._count(i, error)
         if due is None:
             return False
         request = None
@@ -163,21 +164,18 @@ class Recovery:
         self.failed[i] = Failed(error, due, request)
         return True
 
-    def _ended_in_close(self, i: int) -> bool:
-        """Whether the process of env ``i`` has ended, or was killed, in the env's ``close``."""
+    def _forget(self, i: int) -> None:
+        """Recreate env ``i`` no longer; a reply that is still to come is dropped."""
+        failed = self.failed.pop(i, None)
+        if failed is not None and self._flight.asked.pop(failed.token, None) is not None:
+            self._flight.drop_result(i)
+
+    def _ended_in_close(self, i: int) -> int | None:
+        """Return the env in whose ``close`` the process of env ``i`` has ended, or was killed."""
         host, block = self._hosts.of(i), self._flight.block
         env, *_, phase = block.heartbeats[host.ids[0]].tolist()
         ended = isinstance(host, ProcessHost) and host.exit is not None
-        return ended and abs(env) == i + 1 and phase == CLOSING
-
-    def _replace_process(self, i: int, failed: Failed, error: EnvError) -> None:
-        """Recreate env ``i`` in a new process, because its ``close`` has ended the old one."""
-        if failed.is_unconfirmed and failed.request is not None:
-            self._hosts.restarts[i] -= 1
-            failed.request = failed.request._replace(before=None)
-            self._flight.drop_result(i)
-        failed.recreated = False
-        warn_of_close(i, error)
+        return abs(env) - 1 if ended and phase == CLOSING else None
 
     def _works(self, i: int) -> bool:
         """Whether an error of env ``i`` may be one of the moment: code and arguments may be right.
@@ -199,17 +197,17 @@ class Recovery:
         found = {i: each.error for i, each in self.failed.items() if each.request is not None}
         self._hosts.cancel(set(found))
         for i in found:
-            del self.failed[i]
+            self._forget(i)
         return found
 
-    def _count(self, i: int, error: EnvError, *, works: bool = True) -> float | None:
+    def _count(self, i: int, error: EnvError) -> float | None:
         """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
-        failures = self._failures[i]
+        failures, works = self._failures[i], self._works(i)
         wait = policy.delay(self._options, failures, works=works)
         if wait is not None:
             self._failures[i] += 1
             return time.monotonic() + wait
-        self.failed.pop(i, None)
+        self._forget(i)
         if works:
             error.message = policy.raised_message(self._options, failures, error.message)
         return None
@@ -217,12 +215,11 @@ class Recovery:
     def _request_after(self, i: int, error: EnvError) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
         known = self.failed.get(i)
-        has_failed = known is None or not (known.is_planned or known.by_hand)
-        text = error.text if has_failed else ""
+        text = error.text if known is None or known.why is Why.FAILED else ""
         if known is not None and known.request is not None:  # that failed, too
             first = known.request.error.partition(_THEN)[0]
             text = f"{first}{_THEN}{error.message}" if first else error.text
-            return known.request._replace(error=text, before=None)
+            return known.request._replace(error=text)
         if i in self._resets and not self.in_sessions:
             return self._resets[i]._replace(error=text)
         # In next_step mode after the end of an episode, no step is lost.
@@ -239,19 +236,13 @@ class Recovery:
         """Return the requests to send to those of these envs that failed while idle."""
         return {i: self._request_after(i, self.failed[i].error) for i in ids if i in self.failed}
 
-    def send(self, state: int, requests: Mapping[int, Request]) -> None:
+    def send(self, requests: Mapping[int, Request]) -> None:
         """Send these requests to envs that failed, now or when they are recreated."""
-        ids = np.array(list(requests), dtype=np.intp)
         with interrupts.deferred():
-            try:
-                self._states.mark_sent(Selection(ids), state)
-                for i, request in requests.items():
-                    self.failed[i].request = request
-                    if self.failed[i].recreated:
-                        self._flight.send_again(i, request)
-            except BaseException:
-                self._flight.cancel(ids)
-                raise
+            for i, request in requests.items():
+                self.failed[i].request = request
+                if self.failed[i].phase is Phase.READY:
+                    self._flight.send_again(i, request)
 
     def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None:
         """Drop the requests of these envs; some had failed, see ``errors``.
@@ -262,9 +253,6 @@ class Recovery:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
             if failed is not None:
-                if failed.is_unconfirmed:
-                    failed.recreated = False
-                    self._hosts.restarts[i] -= 1
                 failed.request = None
             if i in errors:
                 self.handle(i, errors[i], in_flight=False)
@@ -274,19 +262,15 @@ class Recovery:
     def run_jobs(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
         for i, failed in list(self.failed.items()):
-            if failed.request is None:
-                continue
-            if not failed.recreated:
+            if failed.request is not None and failed.phase is not Phase.READY:
                 with interrupts.deferred():
                     try:
-                        wait = self._prepare(i, failed)
-                        if not wait:
-                            self._recreate_in_flight(i, failed, failed.request)
+                        wait = self._go_on(i, failed)
                     except EnvError as error:
                         self._flight.fail(i, error)
                         wait = 0.0
                 left = wait if left is None else min(left, wait)
-            self._tell(i)
+        self._tell()
         return left
 
     def recreate_idle(self, ids: Sequence[int]) -> None:
@@ -294,118 +278,130 @@ class Recovery:
 
         EnvError if one has used its restarts, or by hand: did not come back.
         """
-        while pending := [i for i in ids if i in self.failed and not self.failed[i].recreated]:
+        while True:
             waits = []
-            for i in pending:
-                with interrupts.deferred():
-                    waits.append(self._prepare(i, self.failed[i]))
-                if not waits[-1]:
-                    try:
-                        self._recreate([i])
-                    except EnvError as error:
-                        if interrupts.is_interrupt(error):
-                            raise
-                        if self._ended_in_close(i):
-                            self._replace_process(i, self.failed[i], error)
-                        else:
-                            self._try_again(i, self.failed[i], error)
-                    self._tell(i)
-            if all(waits):
-                self._await_events(min(waits))
+            self._flight.take_replies()
+            for i in ids:
+                if i in self.failed and self.failed[i].phase is not Phase.READY:
+                    with interrupts.deferred():
+                        waits.append(self._go_on(i, self.failed[i]))
+            self._tell()
+            if not waits:
+                return
+            try:
+                self._flight.advance(len(ids), min(1.0, *waits), set(ids))
+            except BaseException:
+                self._flight.settle()
+                raise
 
-    def _prepare(self, i: int, failed: Failed) -> float:
-        """Restart the process of failed env ``i`` if it has ended.
+    def _go_on(self, i: int, failed: Failed) -> float:
+        """Begin the next phase of env ``i`` if it is time; return the seconds until it may be.
 
-        Return the seconds until the env can be recreated, infinity if its process makes it; 0: now.
-        EnvError if its process did not come back, and the env has used its restarts.
+        EnvError if it could not be recreated, and the env has used its restarts.
         """
-        host = self._hosts.of(i)
+        host, supervisor = self._hosts.of(i), self._hosts.supervisor
         if host.life is Life.STARTING:
             return math.inf
+        asked = self._flight.asked.get(failed.token)
+        is_current = asked is not None and failed.token == int(self._states.tokens[i]) | ASK
+        if failed.phase is Phase.CONFIGURES and not is_current:
+            failed.phase = Phase.WAITS
+        reply = None if asked is None else asked.reply
         if (wait := failed.due - time.monotonic()) > 0:
             return wait
-        supervisor = self._hosts.supervisor
-        if supervisor is None or not isinstance(host, ProcessHost):
-            return 0.0
         if host.life is Life.RUNNING:
-            if host.exit is not None:  # it was killed, and its end is not noticed yet
-                return math.inf
-            if not self._fresh or i in self._unconfigured:
+            if isinstance(host, ProcessHost) and host.exit is not None:
+                return math.inf  # it was killed, or ends, and that is not noticed yet
+            if failed.phase is Phase.WAITS and self._fresh and isinstance(host, ProcessHost):
+                host.close_env(self._limit)
+                failed.phase = Phase.CLOSES
+            elif failed.phase is not Phase.CONFIGURES:
+                self._configure(i, failed)
+            elif isinstance(reply, EnvError):
+                return self._try_again(i, failed, reply)
+            elif reply is not None:
+                self._note_recreated(i, failed)
                 return 0.0
-            host.close_env(self._limit)
-            failed.closing = True
             return math.inf
-        # ENDED: either its restart has failed, or it is to be restarted now.
-        if failed.closing:
-            failed.closing = False
+        assert supervisor is not None and isinstance(host, ProcessHost)  # noqa: S101, PT018 - of a process
+        if failed.phase is Phase.CLOSES:
             for error in host.errors_of_close():
                 warn(f"{error.message}; the env is recreated in a new process", RuntimeWarning)
-        if i in self._unconfigured:
-            failure = host.error_of(i)
-        else:
-            try:
-                self._unconfigured.update(host.ids)
-                supervisor.restart(host)
-            except (OSError, EnvError) as error:
-                failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
-            else:
-                return math.inf
-        self._unconfigured.difference_update(host.ids)
-        self._try_again(i, failed, failure)
-        return max(self.failed[i].due - time.monotonic(), 1e-6)
+        elif failed.phase is Phase.CONFIGURES:
+            failure = reply if isinstance(reply, EnvError) else host.error_of(i)
+            if (culprit := self._ended_in_close(i)) is None:
+                return self._try_again(i, failed, failure)
+            if culprit == i:
+                warn_of_close(i, failure)
+        elif failed.phase is Phase.STARTS:
+            self._set_phases(host, Phase.WAITS)
+            return self._try_again(i, failed, host.error_of(i))
+        try:
+            supervisor.restart(host)
+        except (OSError, EnvError) as error:
+            failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
+            return self._try_again(i, failed, failure)
+        self._set_phases(host, Phase.STARTS)
+        return math.inf
 
-    def _try_again(self, i: int, failed: Failed, failure: EnvError) -> None:
+    def _set_phases(self, host: ProcessHost, phase: Phase) -> None:
+        for i in host.ids:
+            if i in self.failed:
+                self.failed[i].phase = phase
+
+    def _try_again(self, i: int, failed: Failed, failure: EnvError) -> float:
         """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""
         host = self._hosts.of(i)
-        if not failed.by_hand:
+        if failed.why is not Why.BY_HAND:
             if failure.env_id != i:
                 text = f"env {i}: its process was not restarted: {failure.message}"
                 failure = EnvError(text, (i,), "restart", failure.details)
             if (due := self._count(i, failure)) is not None:
                 request = None if failed.request is None else self._request_after(i, failure)
                 self.failed[i] = Failed(failure, due, request)
-                return
-        mates = [j for j in host.ids if j in self.failed and self.failed[j].by_hand]
-        for j in {i, *mates} if failed.by_hand else {i}:
-            self.failed.pop(j, None)
+                return max(due - time.monotonic(), 1e-6)
+        mates = [j for j in host.ids if j in self.failed and self.failed[j].why is Why.BY_HAND]
+        for j in {i, *mates} if failed.why is Why.BY_HAND else {i}:
+            self._forget(j)
             if isinstance(host, ProcessHost) and host.life is not Life.RUNNING:
-                self._states.mark_dead(j, host.death_of(j) if failed.by_hand else failure)
+                by_hand = failed.why is Why.BY_HAND
+                self._states.mark_dead(j, host.death_of(j) if by_hand else failure)
         raise failure
 
-    def _recreate_in_flight(self, i: int, failed: Failed, request: Request) -> None:
-        """Send env ``i`` its request, before which it is recreated."""
-        before = self._configuring(i, recreate=i not in self._unconfigured)
-        self._note_recreated(i, before)
-        failed.request = request._replace(before=before)
-        self._flight.send_again(i, failed.request)
-        failed.recreated = True
+    def _configure(self, i: int, failed: Failed) -> None:
+        """Send env ``i`` options and position, with which it recreates itself unless it is new."""
+        is_new, is_planned = failed.phase is Phase.STARTS, failed.why is Why.PLANNED
+        restarts = int(self._hosts.restarts[i]) + (not is_planned)
+        own = {"is_new": is_planned} if self._fresh else {}
+        request = self._configuring(i, recreate=not is_new, restarts=restarts, **own)
+        self._flight.asked.pop(failed.token, None)
+        failed.token = token = int(self._states.tokens[i]) | ASK
+        self._hosts.of(i).prepare_requests([(token, request)])()
+        self._flight.asked[token] = Asked(request, time.monotonic())
+        failed.phase = Phase.CONFIGURES
 
-    def _recreate(self, ids: Sequence[int], *, by_hand: bool = False) -> None:
-        """Recreate these idle envs, unless their new process has made them, and configure them."""
-        requests = self.configure(ids, recreate=self._unconfigured.isdisjoint(ids))
-        with interrupts.deferred():
-            for i, request in zip(ids, requests, strict=True):
-                self._note_recreated(i, request)
-                failed = self.failed.get(i)
-                if by_hand or failed is None or failed.by_hand:
-                    self.failed.pop(i, None)
-                    self._failures[i] = 0
-                    self._states.mark_recreated(i)
-                else:
-                    failed.recreated = True
-                    self._log(i, failed)
-
-    def _note_recreated(self, i: int, request: Request) -> None:
-        """Note that env ``i`` is recreated by this request, which configures it."""
-        planned = i in self.failed and self.failed[i].is_planned
-        self._hosts.restarts[i] += not planned
-        self._unconfigured.discard(i)
-        self._flight.batches.reader.forget([i])
-        self._flight.positions.mark_recreated(i)
-        if self._flight.recorder is not None:
-            self._flight.recorder.recreated([i], [request])
-        if self._states.state[i] == DEAD:
+    def _note_recreated(self, i: int, failed: Failed) -> None:
+        """Note that env ``i`` is recreated, and send its request."""
+        flight, is_by_hand = self._flight, failed.why is Why.BY_HAND
+        asked = flight.asked.pop(failed.token)
+        self._untold.append(partial(warn_of_rows, {i: asked.reply}, set()))
+        self._hosts.restarts[i] += failed.why is not Why.PLANNED
+        flight.batches.reader.forget([i])
+        flight.positions.mark_recreated(i)
+        if flight.recorder is not None:
+            flight.recorder.recreated([i], [asked.request])
+        failed.phase = Phase.READY
+        if failed.request is not None:
+            flight.send_again(i, failed.request)
+        elif is_by_hand:
+            self._forget(i)
+            self._failures[i] = 0
+        if self._states.state[i] == DEAD or is_by_hand:
             self._states.mark_recreated(i)
+        if failed.why is Why.FAILED:
+            if self._options.on_restart is not None:
+                self._untold.append(partial(self._options.on_restart, i, failed.error))
+            self._log(i, failed)
 
     def _log(self, i: int, failed: Failed) -> None:
         """Log that env ``i`` was recreated, unless that has been logged often."""
@@ -415,13 +411,10 @@ class Recovery:
             with interrupts.suppressed():  # of a handler of the log
                 _LOGGER.warning(line)
 
-    def _tell(self, i: int) -> None:
-        """Call ``on_restart`` if env ``i`` was just recreated: outside of all, as it may raise."""
-        failed = self.failed.get(i)
-        if failed is not None and failed.recreated and not failed.told:
-            failed.told = True
-            if self._options.on_restart is not None:
-                self._options.on_restart(i, failed.error)
+    def _tell(self) -> None:
+        """Warn, and call ``on_restart``, for envs just recreated: outside of all: it may raise."""
+        while self._untold:
+            self._untold.pop(0)()
 
     def configure(self, ids: Sequence[int], **changes: object) -> list[Request]:
         """Send these envs the options of the pool and their positions, and wait for the replies."""
@@ -433,11 +426,9 @@ class Recovery:
         """Return the request that tells env ``i`` the options of the pool and where it goes on."""
         positions = self._flight.positions
         episode, over = positions.of(i)
-        planned = i in self.failed and self.failed[i].is_planned
-        restarts = int(self._hosts.restarts[i]) + ("recreate" in changes and not planned)
-        changes |= {"elsewhere": self._fresh, "is_new": planned} if self._fresh else {}
         facts = {"root": positions.root_of(i), "episode": episode, "over": over}
-        facts |= {"env_id": i, "restarts": restarts}
+        facts |= {"env_id": i, "restarts": int(self._hosts.restarts[i])}
+        facts |= {"elsewhere": True} if self._fresh else {}
         return Request("configure", (self._env_options,), facts | changes)
 
     def forget_failures(self, i: int) -> None:
@@ -453,8 +444,6 @@ class Recovery:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
             if failed is not None and failed.request is not None:
-                if failed.is_unconfirmed and not failed.is_planned:
-                    self._log(i, failed)  # not before: its env_fn may have failed
                 if failed.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
                     self._states.state[i] = RESTARTED
                 del self.failed[i]
@@ -468,17 +457,14 @@ class Recovery:
         with interrupts.deferred():
             error = error or self._states.deaths.pop(i, None)
             if error is not None and i not in self.failed:
-                self.failed[i] = Failed(error, 0.0, told=True)
-            if i in self.failed:
-                self.send(STEPPING, {i: request})
-            else:
-                self._flight.send(Selection(np.array([i])), STEPPING, [request])
+                self.failed[i] = Failed(error, why=Why.STOPPED)
+            self._flight.send(Selection(np.array([i])), STEPPING, [request])
 
     # ------------------------------------------------------------------------------------- by hand
 
     def revive(self, ids: IdArray) -> None:
         """Restart the processes of these envs that ended; ``run_jobs`` restarts no DEAD env."""
-        self._await_events(0.0)
+        self._flight.advance(0, 0.0, set())  # handles processes that have ended
         dead = ids[self._states.state[ids] == DEAD]
         if self.failed and not self.enabled:  # in sessions, which have ended
             dead = ids[[i in self.failed or i in dead for i in ids.tolist()]]
@@ -493,31 +479,21 @@ class Recovery:
         usable = self._answering(ids)
         with interrupts.deferred():
             self._states.mark_cancelled(usable)  # they need a reset, even after an interrupt
-            if self._fresh:  # all in new processes
-                usable = usable[:0]
             ended = {self._hosts.of(i) for i in np.setdiff1d(ids, usable).tolist()}
-            todo = [i for host in ended for i in host.ids]
+            todo = [*usable.tolist(), *(i for host in ended for i in host.ids)]
             for i in todo:
                 failed = self.failed.get(i)
                 if failed is None or failed.request is None:
+                    self._forget(i)
                     error = self._states.deaths.get(i) or EnvError(f"env {i}: restarted", [i])
-                    self.failed[i] = Failed(error, 0.0, by_hand=True)
-        self.recreate_idle([i for i in todo if self.failed[i].by_hand])
-        if len(usable):
-            try:
-                self._recreate(usable.tolist(), by_hand=True)
-            except (EnvTimeoutError, WorkerDiedError) as error:
-                hung = [i for i in usable.tolist() if self._ended_in_close(i)]
-                if interrupts.is_interrupt(error) or not hung:
-                    raise
-                for i in hung:
-                    warn_of_close(i, error)
-                self.restart(usable)  # these in new processes
+                    starts = self._hosts.of(i).life is Life.STARTING
+                    phase = Phase.STARTS if starts else Phase.WAITS
+                    self.failed[i] = Failed(error, why=Why.BY_HAND, phase=phase)
+        self.recreate_idle([i for i in todo if self.failed[i].why is Why.BY_HAND])
 
     def _usable(self, ids: IdArray) -> IdArray:
-        """Return those of these envs whose process runs and is configured."""
-        hosts, new = self._hosts, self._unconfigured
-        return ids[[hosts.of(i).life is Life.RUNNING and i not in new for i in ids.tolist()]]
+        """Return those of these envs whose process runs."""
+        return ids[[self._hosts.of(i).life is Life.RUNNING for i in ids.tolist()]]
 
     def replace(self, ids: IdArray, env_fns: Sequence[Callable[[], object]]) -> None:
         """Put other envs, with the same spaces, in the places of these, now and at later restarts.
@@ -539,18 +515,6 @@ class Recovery:
                 supervisor.set_env_fn(i, env_fn)
         self.restart(ids)
 
-    def _await_events(self, seconds: float) -> None:
-        """Wait at most so long for an event of a process; handle processes that have ended."""
-        flight, supervisor = self._flight, self._hosts.supervisor
-        flight.refuse_if_closed()
-        if supervisor is None:
-            self._hosts.closing.wait(seconds)
-            flight.refuse_if_closed()
-        else:
-            supervisor.poller.fetch(flight.arrivals.chunks, 0, supervisor.timeout(seconds))
-            if supervisor.poller.noticed or not supervisor.timeout(None):
-                flight.handle_ended_processes()
-
     def _answering(self, ids: IdArray) -> IdArray:
         """Return those of these envs, none in flight, whose process runs and answers.
 
@@ -558,10 +522,11 @@ class Recovery:
         an env in flight is only late: it is waited for.
         """
         hosts = self._hosts
-        self._await_events(0.0)
+        self._flight.advance(0, 0.0, set())  # handles processes that have ended
         usable = self._usable(ids)
         waiting = [i for i in ids.tolist() if i in self.failed and self.failed[i].request]
-        self._states.check_free(np.union1d(usable, waiting).astype(np.intp))
+        alive = usable[self._states.state[usable] != DEAD]  # else a mate has restarted its process
+        self._states.check_free(np.union1d(alive, waiting).astype(np.intp))
         while hosts.supervisor is not None and len(usable):
             call = Call(self._flight, usable, [_PING] * len(usable), observed=False)
             try:

@@ -325,8 +325,6 @@ class Executor:
 
     def row_of(self, request: Request) -> Any:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
-        if request.before is not None:
-            self(request.before)
         if request.kind == "lost_step":
             return self.lost_step(request.args[0], request.error)
         with EndingCopies():

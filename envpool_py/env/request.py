@@ -85,7 +85,7 @@ class Request(NamedTuple):
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as
     ``env_error``. ``single``: of a reset, no automatic one follows in the step that ends its
-    episode. ``before``: the request that the executor carries out before this one.
+    episode.
     """
 
     kind: str
@@ -93,7 +93,6 @@ class Request(NamedTuple):
     kwargs: Mapping[str, Any] = {}
     error: str = ""
     single: bool = False
-    before: Request | None = None
 
     def with_own_arguments(self) -> Request:
         """Return this request with copies of its arguments, which the env may change."""

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py.engine.flight import NotYet
+from envpool_py.engine.recovery import Why
 from envpool_py.engine.states import DEAD, RESETTING, STEPPING
 from envpool_py.env import coroutine_envs
 from envpool_py.env.block import BESIDE, StepResult
@@ -87,7 +88,7 @@ class SessionCalls:
                 self._flight.publish_early = self._pool.is_async
                 self._recovery.in_sessions, self._recovery.tracks = False, self._tracked
                 for failed in self._recovery.failed.values():  # the next reset recreates the env
-                    failed.by_hand = True
+                    failed.why = Why.BY_HAND
         finally:
             self._pool._calls.clear()  # noqa: SLF001
 
@@ -159,4 +160,5 @@ class SessionCalls:
         finally:
             flight.awaiting = flight.polls_since = self.frame = None
         failed = self._recovery.failed.items()
-        return seconds, rows, errors, {i: one.error for i, one in failed if not one.is_planned}
+        lost = {i: one.error for i, one in failed if one.why is not Why.PLANNED}
+        return seconds, rows, errors, lost

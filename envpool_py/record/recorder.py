@@ -136,7 +136,7 @@ def _entries(ids: Sequence[int], requests: Sequence[Request]) -> list[tuple[Any,
     """Return all but ``before`` of each request; a function is replaced by its name."""
     entries: list[tuple[Any, ...]] = []
     for i, request in zip(ids, requests, strict=True):
-        kind, args, kwargs, error, single, _ = request
+        kind, args, kwargs, error, single = request
         if kind in ("apply", "env_fn"):
             args, kwargs = (getattr(args[0], "__qualname__", repr(args[0])),), {}
         elif kind == "lost_step":  # a replay has its own observation

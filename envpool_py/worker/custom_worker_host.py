@@ -118,8 +118,7 @@ class CustomWorkerHost(InlineHost):
             else:
                 request = Request("step", (self._actions[i],))
             self._executors[i].env.send(request)
-        # The worker carries out ``before``; its one reply is that of the request.
-        super()._send(tokens, {t: one._replace(before=None) for t, one in requests.items()})
+        super()._send(tokens, requests)
 
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from envpool_py.env.request import ID_MASK
 from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, ThreadVectorEnv
 from tests.backends.test_worker_contract import ThreadWorker
 from tests.support import every_line
@@ -205,7 +206,10 @@ def prepare_unreported(cell, scene):
     )
     pool.send([RAISE], [scene.bad])
     if cell.on_error == "restart":
-        scene.fetch_others_until(lambda: pool.restarts[scene.bad] > restarts)
+        asked = pool.engine.flight.asked
+        scene.fetch_others_until(
+            lambda: scene.bad in {t & ID_MASK for t in asked} or pool.restarts[scene.bad] > restarts
+        )
         if in_flight := sorted({*pool.waiting_id} - {scene.bad}):  # the bad env was faster
             scene.note(pool.step(None, in_flight)[4])
     pool.cancel([scene.bad])
