@@ -8,6 +8,7 @@ in flight), ``ResetNeeded`` (reset the env first), ``ClosedEnvironmentError`` (t
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import os
 import signal
@@ -123,7 +124,7 @@ def make_error(kind: type[Any], *arguments: Any) -> Any:
 
 
 def combine(errors: Sequence[EnvError]) -> EnvError:
-    """Return the first of several errors; its message and ``env_ids`` also name the others.
+    """Return a new error, of the class of the first; it also names the others and their envs.
 
     Envs that died with one process count as one error. If their process was killed because one of
     them took too long, or was not restarted because of one, the error of that env comes first.
@@ -137,9 +138,23 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
     for error in errors:
         distinct.setdefault(frozenset(error.env_ids), error)
     others = [error for error in distinct.values() if error is not first]
-    first.env_ids = tuple(dict.fromkeys(i for e in (first, *errors) for i in e.env_ids))
-    first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)
-    return first
+    ids = tuple(dict.fromkeys(i for e in (first, *errors) for i in e.env_ids))
+    text = first.message + "".join("\nalso: " + e.message.partition("\n")[0] for e in others)
+    kind, is_mixed = first._original or type(first), first._original is not None  # noqa: SLF001
+    combined: EnvError = make_error(kind, text, ids, first.request, first.details)
+    if is_mixed:
+        adopt(combined, first)
+    combined.__cause__ = first.__cause__
+    return combined
+
+
+def adopt(error: BaseException, source: BaseException) -> None:
+    """Give an error the ``args`` of another one, and those of its attributes that it lacks."""
+    error.args = source.args
+    # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
+    members = inspect.getmembers(type(source), inspect.ismemberdescriptor)
+    for name in {*dict(members), *vars(source)} - vars(error).keys():
+        setattr(error, name, getattr(source, name, None))
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:

@@ -23,24 +23,25 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine.batches import Batches
+from envpool_py.engine.by_hand import ByHand
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recovery import Recovery
-from envpool_py.engine.states import RAISED, READY, RESETTING, RESTARTED, STEPPING
+from envpool_py.engine.states import READY, RESETTING, RESTARTED, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import FINAL, OVER, Beside, StepResult
 from envpool_py.env.common_spec import common_spec
 from envpool_py.env.request import Request
 from envpool_py.env.validation import warn_of_rows
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, combine
+from envpool_py.errors import EnvError
 from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
 from envpool_py.worker.host_group import HostGroup
@@ -81,6 +82,7 @@ class Engine:
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
             flight.attach(self.block, self.batches)
             self.recovery = flight.recovery = Recovery(flight, options)
+            self.by_hand = ByHand(flight, self.recovery.recreation)
         except BaseException:
             self.close()
             raise
@@ -199,7 +201,7 @@ class Engine:
             good = (i for i in ids.tolist() if i not in errors)  # seldom needed
             errors |= self.batches.wrong_rewards(good, beside)
             if errors:
-                self._handle_errors(ids, errors)
+                self.recovery.take(errors, ids)
                 return None
             if beside:
                 warn_of_rows(beside, self.warned)
@@ -230,30 +232,6 @@ class Engine:
             raise
         return obs, reward, terminated, truncated, infos
 
-    def _handle_errors(self, ids: IdArray, errors: Mapping[int, EnvError]) -> None:
-        """Let recovery handle the errors in place of the results of these envs.
-
-        Raise those that it does not handle; the other results of ``ids`` are then unread.
-        """
-        flight, states = self.flight, self.states
-        with interrupts.deferred():
-            raised: dict[int, EnvError] = {}
-            for i, error in errors.items():
-                is_final = int(states.tokens[i]) in flight.errors
-                if is_final or not self.recovery.handle(i, error, in_flight=True):
-                    raised[i] = error
-            if not raised:
-                return
-            raised |= self.recovery.end_first_resets()
-            failed = Selection(np.array(list(raised), dtype=np.intp))
-            if flight.recorder is not None:
-                flight.recorder.failed(raised, raised=True)
-            for i in raised:
-                flight.drop_result(i)
-            states.mark_returned(failed, RAISED)
-            states.unread.update(i for i in ids.tolist() if i not in {**errors, **raised})
-        raise combine([raised[i] for i in sorted(raised)])
-
     def _end_failed_call(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
         """After a call for these envs has raised, cancel it if it was interrupted.
 
@@ -275,13 +253,13 @@ class Engine:
 
     def ask(self, ids: IdArray, requests: Sequence[Request]) -> list[Any]:
         """Send a request without a row to each of these envs; see ``env_method_calls.ask``."""
-        self.recovery.recreate_idle(ids.tolist())
+        self.recovery.recreation.await_idle(ids.tolist())
         return ask(self.flight, ids, requests)
 
     def hold(self, ids: IdArray, requests: Sequence[Request]) -> Call:
         """Return the same as a call to be sent and waited for; it holds all envs meanwhile."""
         self.states.check_free(ids)
-        self.recovery.recreate_idle(ids.tolist())
+        self.recovery.recreation.await_idle(ids.tolist())
         return Call(self.flight, ids, requests, hold=True)
 
     def close(self) -> list[EnvError]:

@@ -61,7 +61,7 @@ class Call:
     @property
     def missing(self) -> set[int]:
         """The envs without a reply."""
-        return {token & ID_MASK for token, one in self._asked.items() if one.reply is None}
+        return {token & ID_MASK for token, one in self._asked.items() if not one.is_answered}
 
     def send(self) -> None:
         """Send the requests. If this raises, call ``cancel``."""
@@ -88,14 +88,15 @@ class Call:
                 raise TimeoutError(f"no reply after {timeout} seconds")
             flight.advance(1, left, missing)
             flight.take_replies()
-        replies = {token & ID_MASK: one.reply for token, one in self._asked.items()}
-        warn_of_rows({i: reply for i, reply in replies.items() if isinstance(reply, dict)}, set())
+        replies = {token & ID_MASK: flight.reply(token) for token in self._asked}
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
+        good: dict[int, Any] = {i: r for i, r in replies.items() if not isinstance(r, EnvError)}
+        warn_of_rows(good, set())
         error = combine(errors) if errors else None
         self._end(() if error is None else error.env_ids)
         if error is not None:
             raise error
-        return [reply["reply"] for reply in replies.values()]
+        return [reply["reply"] for reply in good.values()]
 
     def cancel(self, *, late: bool = False) -> None:
         """Drop the missing replies; do nothing if the call has ended.
@@ -115,7 +116,7 @@ class Call:
 
     def _end(self, failed: Collection[int]) -> None:
         for token in self._asked:
-            self._flight.asked.pop(token, None)
+            self._flight.forget_asked(token)
         self._flight.states.held = False
         self._is_open = False
         if self._note is not None:

@@ -66,11 +66,11 @@ class NotYet(Exception):  # noqa: N818 - no error
 
 @dataclass
 class Asked:
-    """A request without a row, sent at ``since``, and its reply; None: not yet known."""
+    """A request without a row, sent at ``since``; when it is answered, its host has the reply."""
 
     request: Request
     since: float
-    reply: Any = None
+    is_answered: bool = False
 
 
 class Recovering(Protocol):
@@ -81,7 +81,9 @@ class Recovering(Protocol):
     @property
     def failed(self) -> Mapping[int, object]: ...
 
-    def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool: ...
+    def take(self, errors: Mapping[int, EnvError], batch: IdArray | None = None) -> None: ...
+
+    def lost(self, i: int) -> EnvError | None: ...
 
     def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
 
@@ -89,7 +91,7 @@ class Recovering(Protocol):
 
     def send(self, requests: Mapping[int, Request]) -> None: ...
 
-    def run_jobs(self, left: float | None) -> float | None: ...
+    def run(self, left: float | None) -> float | None: ...
 
 
 class Flight:
@@ -97,7 +99,6 @@ class Flight:
 
     Attributes:
         publish_early: batches may be partial, so results are published one by one.
-        errors: by token, errors that are results and that recovery does not handle.
         asked: by token, the requests without a row.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
@@ -111,9 +112,8 @@ class Flight:
     def __init__(self, hosts: HostGroup, *, publish_early: bool) -> None:
         self.hosts = hosts
         self.publish_early = publish_early
-        self.states = States(hosts.num_envs)
+        self.states = States(hosts.num_envs, hosts.death_of)
         self.arrivals = Arrivals(self.states)
-        self.errors: dict[int, EnvError] = {}
         self.asked: dict[int, Asked] = {}
         self.recorder: Recorder | None = None
         self.closed = False
@@ -212,7 +212,7 @@ class Flight:
         chunks = self.arrivals.chunks
         if self.recovery.failed:
             count = len(chunks)
-            left = self.recovery.run_jobs(left)
+            left = self.recovery.run(left)
             if len(chunks) != count:
                 return
         if self.hosts.local:
@@ -242,7 +242,7 @@ class Flight:
         """Do what ``advance`` does without waiting, then raise NotYet."""
         before = b"".join(self.arrivals.chunks)
         self.advance(missing, 0.0, wanted)
-        left = self.recovery.run_jobs(left)
+        left = self.recovery.run(left)
         if self.hosts.supervisor is not None:
             left = self.hosts.supervisor.timeout(left)
         found = b"".join(self.arrivals.chunks) != before
@@ -264,7 +264,7 @@ class Flight:
         late |= {
             token & ID_MASK
             for token, one in self.asked.items()
-            if one.reply is None and one.since < begun_by
+            if not one.is_answered and one.since < begun_by
         }
         late -= {i for host in self.hosts.local for i in host.ids}
         if late - self._hanging:
@@ -279,16 +279,25 @@ class Flight:
         self._next_look = time.monotonic() + HANGS_AFTER / 10
 
     def take_replies(self) -> None:
-        """Take the replies that have arrived; those that nobody waits for are dropped."""
-        arrived = self.arrivals.replies()
-        for token in arrived:
-            one, host = self.asked.get(token), self.hosts.of(token & ID_MASK)
-            if one is not None and one.reply is None:
-                one.reply = host.item(token, one.request.kind)
-            if one is not None:  # else the item may be that of a later request
-                host.forget_item(token)
-        if arrived:
+        """Note the replies that have arrived; those that nobody waits for are dropped."""
+        if arrived := self.arrivals.replies():
+            for token in arrived:
+                if token in self.asked:
+                    self.asked[token].is_answered = True
             self.arrivals.remove_replies(arrived)
+
+    def reply(self, token: int) -> Beside | EnvError | None:
+        """Return the reply to a request without a row; None: there is none yet."""
+        one = self.asked.get(token)
+        if one is None or not one.is_answered:
+            return None
+        return self.hosts.of(token & ID_MASK).item(token, one.request.kind)
+
+    def forget_asked(self, token: int) -> None:
+        """Forget a request without a row, and its reply."""
+        one = self.asked.pop(token, None)
+        if one is not None and one.is_answered:  # else the item may be that of a later request
+            self.hosts.of(token & ID_MASK).forget_item(token)
 
     def settle(self) -> None:
         """After an interrupt, publish what envs here have finished; cancel the interrupted ones."""
@@ -309,12 +318,15 @@ class Flight:
         """
         beside: dict[int, Beside] = {}
         errors: dict[int, EnvError] = {}
+        found: Beside | EnvError | None
         for k, mark in marked:
             if mark & BESIDE:
                 i = int(ids[k])
                 token = int(self.states.tokens[i])
                 kind = "reset" if self.states.state[i] == RESETTING else "step"
-                found = self.errors.get(token) or self.hosts.of(i).item(token, kind)
+                found = self.recovery.lost(i)
+                if found is None:
+                    found = self.hosts.of(i).item(token, kind)
                 if isinstance(found, EnvError):
                     errors[i] = found
                 else:
@@ -323,9 +335,7 @@ class Flight:
 
     def forget_items(self, ids: Iterable[int]) -> None:
         for i in ids:
-            token = int(self.states.tokens[i])
-            self.errors.pop(token, None)
-            self.hosts.of(i).forget_item(token)
+            self.hosts.of(i).forget_item(int(self.states.tokens[i]))
 
     def drop_result(self, i: int) -> None:
         """Drop the result of env ``i``, if any; its next request has another token."""
@@ -372,44 +382,30 @@ class Flight:
             return
         with interrupts.deferred():
             for late in supervisor.enforce_deadlines():
-                self._fail_env(late.env_id, late)
+                self._take({late.env_id: late})
             for host in supervisor.hosts:
-                if not host.reap():
-                    continue
-                supervisor.poller.collect(self.arrivals.chunks)
-                for i in host.ids:
-                    self._fail_env(i, host.death_of(i), died=True)
+                if host.reap():
+                    supervisor.poller.collect(self.arrivals.chunks)
+                    self._take({i: host.death_of(i) for i in host.ids})
             supervisor.poller.noticed = False
 
-    def _fail_env(self, i: int, error: EnvError, *, died: bool = False) -> None:
-        """Hand an error that is in no result to recovery; unless it handles that, raise it later.
-
-        The error is the answer to the request of env ``i`` that is in flight, if any.
-        """
+    def _take(self, errors: Mapping[int, EnvError]) -> None:
+        """Make errors that are in no result the missing replies; recovery does the rest."""
         for token, one in self.asked.items():
-            if token & ID_MASK == i and one.reply is None:
-                one.reply = error
-        if died and i in self.states.deaths:  # it was handled
-            return
-        unanswered = bool(self.states.in_flight()[i]) and i not in self.arrivals.ids()
-        if unanswered:
-            self.positions.mark_unanswered(i)
-            if not error.request:
-                error.request = "reset" if self.states.state[i] == RESETTING else "step"
-        if self.recovery.handle(i, error, in_flight=unanswered):
-            return
-        if unanswered:
-            self.fail(i, error)
-        if died:
-            self.states.mark_dead(i, error)
+            if token & ID_MASK in errors and not one.is_answered:
+                self.hosts.remote(token & ID_MASK).put_error(token, errors[token & ID_MASK])
+                one.is_answered = True
+        self.recovery.take(errors)
 
-    def fail(self, i: int, error: EnvError) -> None:
-        """Make an error the result of env ``i``, which is in flight."""
+    def is_unanswered(self, i: int) -> bool:
+        """Whether env ``i`` is in flight, and its result has not arrived."""
+        return bool(self.states.in_flight()[i]) and i not in self.arrivals.ids()
+
+    def publish_error(self, i: int) -> None:
+        """Let an error that recovery keeps arrive as the result of env ``i``."""
         self.drop_result(i)
-        token = int(self.states.tokens[i])
         self.block.mark[i] = BESIDE
-        self.errors[token] = error
-        self.arrivals.chunks.append(pack_token(token))
+        self.arrivals.chunks.append(pack_token(int(self.states.tokens[i])))
 
     def _kill_writers(self) -> None:
         """Kill every process with an env in flight, after data that is no result came in the pipe.

@@ -7,6 +7,7 @@ other request meanwhile. Every request has a token (``env.request``).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env.request import GENERATION
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, WorkerDiedError, name_ids
+from envpool_py.errors import WorkerDiedError, name_ids
 
 # Only a READY env accepts a step; an env in any state below STEPPING accepts a reset. An env in
 # STEPPING or RESETTING is in flight.
@@ -40,19 +41,20 @@ class States:
         state: uint8 ``(num_envs,)``: ``READY``, ``NEVER_RESET``, ...
         tokens: int64 ``(num_envs,)``: the current token of each env.
         num_in_flight: the number of envs in flight.
-        deaths: for each ``DEAD`` env the error that says how its process ended.
+        dead: the envs whose process has ended, and that no restart brings back.
         held: whether a request without a row is in flight; meanwhile no env accepts a request.
         unread: envs in flight whose result has arrived, but was not returned: the error of another
             env was raised, or the batch was full.
     """
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs: int, death_of: Callable[[int], WorkerDiedError]) -> None:
+        self._death_of = death_of
         self.state = np.full(num_envs, NEVER_RESET, np.uint8)
         # No token is 0: a stray zero must not look like a result.
         self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64) + GENERATION
         self.num_in_flight = 0
         self.held = False
-        self.deaths: dict[int, EnvError] = {}
+        self.dead: set[int] = set()
         self.unread: set[int] = set()
         # When requests were sent or returned, in nanoseconds, and of which envs, in turn. A log,
         # because each batch adds to it (0.1 µs; to store 64 times took 3 µs), and few read it. Its
@@ -102,9 +104,7 @@ class States:
             return
         dead = state == DEAD
         if dead.any():
-            death = self.deaths[int(ids[dead.argmax()])]
-            # A new one, because tracebacks grow.
-            raise WorkerDiedError(death.message, death.env_ids, details=death.details)
+            raise self._death_of(int(ids[dead.argmax()]))
         resets = state[busy.argmax()] == RESETTING
         kind = "resetting" if resets else "stepping"
         fact = f"still {kind}; pass pool.batch_ids as the ids in partial batches, else call recv()"
@@ -147,15 +147,15 @@ class States:
                 self._condense()
         if self.unread:
             self.unread.difference_update(envs.ids.tolist())
-        if self.deaths:
-            self.state[[i for i in envs.ids.tolist() if i in self.deaths]] = DEAD
+        if self.dead:
+            self.state[[i for i in envs.ids.tolist() if i in self.dead]] = DEAD
 
     def mark_cancelled(self, ids: IdArray) -> None:
         """Cancel the requests of these envs: they need a reset, and late results are stale."""
         self.tokens[ids] += GENERATION
         self.state[ids] = INTERRUPTED
-        if self.deaths:
-            self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
+        if self.dead:
+            self.state[[i for i in ids.tolist() if i in self.dead]] = DEAD
         self.recount()
 
     def recount(self) -> None:
@@ -164,15 +164,15 @@ class States:
         self.num_in_flight = len(ids)
         self.unread.intersection_update(ids.tolist())
 
-    def mark_dead(self, i: int, error: EnvError) -> None:
+    def mark_dead(self, i: int) -> None:
         """Mark that the process of env ``i`` has ended; a request in flight still has a result."""
-        self.deaths[i] = error
+        self.dead.add(i)
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = DEAD
 
     def mark_recreated(self, i: int) -> None:
         """Mark env ``i`` as recreated; in flight it keeps its request."""
-        self.deaths.pop(i, None)
+        self.dead.discard(i)
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = NEVER_RESET
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import inspect
 import io
 import os
 import pickle
@@ -19,7 +18,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from envpool_py.errors import PACKAGE, EnvError, make_error
+from envpool_py.errors import PACKAGE, EnvError, adopt, make_error
 from envpool_py.interrupts import ordinary, suppressed
 
 # In the path of a file of Python, or of an installed package.
@@ -147,11 +146,7 @@ def env_error(
         # A class may forbid subclasses, instances or attributes.
         with suppressed():
             mixed = make_error(type(cause), *arguments)
-            mixed.args = cause.args
-            # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
-            members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
-            for name in {*dict(members), *vars(cause)} - vars(mixed).keys():
-                setattr(mixed, name, getattr(cause, name, None))
+            adopt(mixed, cause)
             error = mixed
     error.__cause__ = cause
     return error

@@ -286,12 +286,12 @@ class BaseVectorEnv:
         """
         ids = self._select(id, env_id).ids
         if env_fns is None:
-            self.engine.recovery.restart(ids)
+            self.engine.by_hand.restart(ids)
             return
         env_fns = arguments.check_env_fns(env_fns)
         if len(env_fns) != len(ids):
             raise ValueError(f"got {len(env_fns)} env_fns for {len(ids)} envs; pass one per env")
-        self.engine.recovery.replace(ids, env_fns)
+        self.engine.by_hand.replace(ids, env_fns)
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
             self.workers[i].env_fn = env_fn
 
@@ -558,7 +558,7 @@ class BaseVectorEnv:
         """Return the envs, which must accept a reset now, and one request for each."""
         envs = self._select(env_id, other)
         requests = arguments.reset_requests(envs.ids.tolist(), seed, options, kwargs)
-        self.engine.recovery.revive(envs.ids)
+        self.engine.by_hand.revive(envs.ids)
         self.engine.claim_reset(envs.ids)
         if seed is not None:
             self._seed_action_spaces(envs, requests)
@@ -584,7 +584,7 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
         positions = engine.flight.positions
         positions.roots = {i: positions.root_of(i) for i in positions.roots}
     if options.env != EnvOptions():
-        engine.recovery.configure(engine.all.ids.tolist())
+        engine.recovery.recreation.configure(engine.all.ids.tolist())
     if options.pool.record is not None:
         every = {name: value for part in options for name, value in vars(part).items()}
         facts = {name: every[name] for name in (*RECORDED, "on_error")}

@@ -129,12 +129,12 @@ class Inner:
         """Keep returned observations from now on; ``roots``: the seed of each env in the run."""
         self._engine.batches.keep_last()
         self._engine.flight.positions.roots.update(enumerate(roots))
-        self._engine.recovery.configure(range(len(roots)))
+        self._engine.recovery.recreation.configure(range(len(roots)))
 
     def recreate(self, i: int, life: Mapping[str, Any]) -> None:
         """Recreate env ``i``; ``life``: the seed and the episode with which it goes on."""
-        self._engine.recovery.restart(np.array([i]))
-        self._engine.recovery.configure([i], **life)
+        self._engine.by_hand.restart(np.array([i]))
+        self._engine.recovery.recreation.configure([i], **life)
 
     def last_obs(self, i: int) -> Any:
         """Return a copy of the last observation of env ``i`` that was returned."""

@@ -12,7 +12,6 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py.engine.flight import NotYet
-from envpool_py.engine.recovery import Why
 from envpool_py.engine.states import DEAD, RESETTING, STEPPING
 from envpool_py.env import coroutine_envs
 from envpool_py.env.block import BESIDE, StepResult
@@ -74,10 +73,7 @@ class SessionCalls:
             text = "sessions: others of this pool are open, or another call is under way"
             raise AlreadyPendingCallError(text, "sessions")
         self._flight.publish_early = True
-        self._tracked, self._recovery.tracks = self._recovery.tracks, True
-        self._recovery.in_sessions = True
-        if not self._recovery.enabled:
-            self._flight.batches.keep_last()
+        self._recovery.begin_sessions()
 
     def end(self, ids: Collection[int]) -> None:
         try:
@@ -86,9 +82,7 @@ class SessionCalls:
                     self.stop(i)
                 self._flight.cancel(self._engine.all.ids)
                 self._flight.publish_early = self._pool.is_async
-                self._recovery.in_sessions, self._recovery.tracks = False, self._tracked
-                for failed in self._recovery.failed.values():  # the next reset recreates the env
-                    failed.why = Why.BY_HAND
+                self._recovery.end_sessions()
         finally:
             self._pool._calls.clear()  # noqa: SLF001
 
@@ -101,9 +95,8 @@ class SessionCalls:
 
     def check(self, i: int) -> None:
         self._pool._assert_open()  # noqa: SLF001
-        failed, death = self._recovery.failed.get(i), self._flight.states.deaths.get(i)
-        if failed is not None or death is not None:
-            raise (failed.error if death is None else death).with_traceback(None)
+        if (error := self._recovery.error_of(i)) is not None:
+            raise error.with_traceback(None)
 
     def send_step(self, i: int, action: Any) -> None:
         self._engine.send_steps(_one(i), [action])
@@ -132,10 +125,7 @@ class SessionCalls:
             elif not spare:
                 host.kill(f"a request of env {i} was cancelled")
         self._flight.cancel(np.array([i]))
-        if error is not None:
-            self._recovery.handle(i, error, in_flight=False)
-        if isinstance(host, ProcessHost):
-            self._recovery.renew(i, None if spare else error or host.death_of(i))
+        self._recovery.stop(i, error, is_lost=not spare)
         return error
 
     def poll(self, task: Any) -> tuple[float, list[tuple[list[int], StepResult]], Errors, Errors]:
@@ -159,6 +149,4 @@ class SessionCalls:
             seconds = not_yet.seconds
         finally:
             flight.awaiting = flight.polls_since = self.frame = None
-        failed = self._recovery.failed.items()
-        lost = {i: one.error for i, one in failed if one.why is not Why.PLANNED}
-        return seconds, rows, errors, lost
+        return seconds, rows, errors, self._recovery.errors()

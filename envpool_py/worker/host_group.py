@@ -15,7 +15,7 @@ from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
 from envpool_py.env.failures import naming_env
 from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.env_ids import IdArray
-from envpool_py.errors import EnvError
+from envpool_py.errors import EnvError, WorkerDiedError
 from envpool_py.interrupts import suppressed
 from envpool_py.options import ProcessOptions
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker, SubprocEnvWorker
@@ -24,6 +24,7 @@ from envpool_py.worker.custom_worker_host import CustomWorkerHost
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.host import Host, Send
 from envpool_py.worker.inline_host import InlineHost
+from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.supervisor import Supervisor
 
 #: Seconds for which the caller spins for results before it sleeps, if it has its own core.
@@ -100,6 +101,16 @@ class HostGroup:
 
     def of(self, i: int) -> Host:
         return self.all[int(self._home[i])]
+
+    def death_of(self, i: int) -> WorkerDiedError:
+        """Return a new error that says how the process of env ``i`` ended."""
+        return self.remote(i).death_of(i)
+
+    def remote(self, i: int) -> ProcessHost:
+        """Return the host of env ``i``, which is not in this process."""
+        host = self.of(i)
+        assert isinstance(host, ProcessHost)  # noqa: S101 - it can end, as only these can
+        return host
 
     def prepare_tokens(
         self, index: slice | IdArray, tokens: spaces.Array, *, reset: bool, publish_early: bool

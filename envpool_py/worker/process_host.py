@@ -289,8 +289,13 @@ class ProcessHost:
                 self.kill(_UNREADABLE)
                 return self.error_of(i)
         status, data = self.items[key][1]
+        if isinstance(data, EnvError):
+            return data
         found: Beside | EnvError | None = self._unpack(i, status, data, kind)
         return self.error_of(i) if found is None else found  # an error may be false: `__len__`
+
+    def put_error(self, token: int, error: EnvError) -> None:
+        self.items[token & _KEY] = token, (messages.FAILURE, error)
 
     def forget_item(self, token: int) -> None:
         self.items.pop(token & _KEY, None)

@@ -1,0 +1,127 @@
+"""Recreate envs on request: ``pool.restart``, and ``pool.reset`` of envs whose process ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from envpool_py import interrupts
+from envpool_py.engine.env_method_calls import Call, ask
+from envpool_py.engine.failed import Failed, Phase, Why
+from envpool_py.engine.flight import Flight
+from envpool_py.engine.recreation import Recreation
+from envpool_py.engine.states import DEAD
+from envpool_py.env.request import Request
+from envpool_py.env_ids import IdArray
+from envpool_py.errors import EnvError, name_ids
+from envpool_py.interrupts import ordinary
+from envpool_py.worker.host import Life
+from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.supervisor import GRACE
+
+# Any process that is not in a step answers it at once.
+_PING = Request("ping")
+
+
+class ByHand:
+    """Recreates envs when the program asks for it."""
+
+    def __init__(self, flight: Flight, recreation: Recreation) -> None:
+        self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
+        self._recreation = recreation
+
+    def revive(self, ids: IdArray) -> None:
+        """Recreate those of these envs whose process has ended, and those that sessions left."""
+        self._flight.advance(0, 0.0, set())  # handles processes that have ended
+        lost = [i for i in self._states.unread if self._recreation.lost(i) is not None]
+        self._flight.cancel(ids[np.isin(ids, lost)])
+        dead = ids[self._states.state[ids] == DEAD]
+        failed = self._recreation.failed
+        left = [i for i, one in failed.items() if one.why is Why.BY_HAND]
+        dead = np.union1d(dead, ids[np.isin(ids, left)])
+        if len(dead):
+            self.restart(dead)
+
+    def restart(self, ids: IdArray) -> None:
+        """Recreate these envs, and all other envs of their processes that have ended.
+
+        EnvError if an env_fn raised, or a process ended while it started.
+        """
+        usable, all_failed = self._answering(ids), self._recreation.failed
+        with interrupts.deferred():
+            self._states.mark_cancelled(usable)  # they need a reset, even after an interrupt
+            ended = {self._hosts.of(i) for i in np.setdiff1d(ids, usable).tolist()}
+            todo = [*usable.tolist(), *(i for host in ended for i in host.ids)]
+            for i in todo:
+                failed = all_failed.get(i)
+                starts = self._hosts.of(i).life is Life.STARTING
+                phase = Phase.STARTS if starts else Phase.WAITS
+                if failed is not None and failed.why is Why.LOST:
+                    failed.phase = phase  # its row in flight still raises its error
+                elif failed is None or failed.request is None:
+                    self._recreation.forget(i)
+                    all_failed[i] = Failed([], why=Why.BY_HAND, phase=phase)
+        by_hand = (Why.BY_HAND, Why.LOST)
+        self._recreation.await_idle([i for i in todo if all_failed[i].why in by_hand])
+
+    def _usable(self, ids: IdArray) -> IdArray:
+        """Return those of these envs whose process runs."""
+        return ids[[self._hosts.of(i).life is Life.RUNNING for i in ids.tolist()]]
+
+    def replace(self, ids: IdArray, env_fns: Sequence[Callable[[], object]]) -> None:
+        """Put other envs, with the same spaces, in the places of these, now and at later restarts.
+
+        EnvError if an env_fn raises or makes an env with other spaces: that env then needs an
+        env_fn that fits.
+        """
+        supervisor, recorder = self._hosts.supervisor, self._flight.recorder
+        usable = self._answering(ids)
+        fns = dict(zip(ids.tolist(), env_fns, strict=True))
+        request_of = {i: Request("env_fn", (fn,)) for i, fn in fns.items()}
+        if len(usable):
+            ask(self._flight, usable, [request_of[i] for i in usable.tolist()])
+        rest = np.setdiff1d(ids, usable).tolist()
+        if recorder is not None and (note := recorder.asks(rest, [request_of[i] for i in rest])):
+            note(())
+        for i, env_fn in fns.items():
+            if supervisor is not None:
+                supervisor.set_env_fn(i, env_fn)
+        self.restart(ids)
+
+    def _answering(self, ids: IdArray) -> IdArray:
+        """Return those of these envs, none in flight, whose process runs and answers.
+
+        A process that carries out a cancelled step does not answer, and is killed. One that steps
+        an env in flight is only late: it is waited for.
+        """
+        hosts = self._hosts
+        self._flight.advance(0, 0.0, set())  # handles processes that have ended
+        usable = self._usable(ids)
+        failed = self._recreation.failed
+        waiting = [i for i in ids.tolist() if i in failed and failed[i].request]
+        alive = usable[self._states.state[usable] != DEAD]  # else a mate has restarted its process
+        self._states.check_free(np.union1d(alive, waiting).astype(np.intp))
+        while hosts.supervisor is not None and len(usable):
+            call = Call(self._flight, usable, [_PING] * len(usable), observed=False)
+            try:
+                call.send()
+                call.wait(GRACE)
+                break
+            except ordinary(TimeoutError):
+                in_flight = self._states.in_flight()
+                hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]
+                for host in {hosts.of(i) for i in hung}:
+                    text = name_ids([i for i in hung if i in host.ids])
+                    if isinstance(host, ProcessHost):
+                        host.end(f"{text} did not answer after a request was cancelled")
+                        if not host.has_ended():
+                            fact = f"{text}: its process does not end"
+                            raise EnvError(fact, hung, "restart") from None
+                self._flight.handle_ended_processes()
+            except ordinary(EnvError):
+                pass  # a process has ended: it is restarted
+            finally:
+                call.cancel()
+            usable = self._usable(usable)
+        return usable

@@ -1,0 +1,316 @@
+"""Recreate envs: lead each through its phases, be it in flight or idle, failed or by hand.
+
+``failed`` has a ``Failed`` for each env that is to be recreated, or whose error waits for the row
+that reports it. ``_go_on`` looks at what is true of an env and its host now, and begins the next
+phase, see ``Phase``: ``run`` calls it for envs in flight whenever the engine waits for rows, and
+``await_idle`` for others, until they are READY. Then the request, if any, is sent. So it may be
+called at any time and any number of times, and an interrupt loses nothing.
+
+A recreated env continues at the position of the lost env in its schedule of episodes. The executor,
+which knows which resets reached the env, writes that position into the block.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from envpool_py import interrupts
+from envpool_py.engine import policy
+from envpool_py.engine.env_method_calls import ask
+from envpool_py.engine.failed import Failed, Phase, Why, warn_of_close
+from envpool_py.engine.flight import Asked, Flight
+from envpool_py.engine.states import DEAD, RESETTING
+from envpool_py.env.failures import env_error
+from envpool_py.env.heartbeat import CLOSING
+from envpool_py.env.request import ASK, Request
+from envpool_py.env.validation import warn_of_rows
+from envpool_py.errors import EnvError, combine, warn
+from envpool_py.options import AllOptions
+from envpool_py.worker.host import Host, Life
+from envpool_py.worker.process_host import SLOW_START, ProcessHost
+
+_LOGGER = logging.getLogger("envpool_py")
+# Between the text of the first failure and that of a later one, in the error of one row.
+_THEN = "\n\nthen: "
+
+
+class Recreation:
+    """Recreates the envs of a pool.
+
+    Attributes:
+        fresh: whether each env is recreated in a new process.
+        failed: the envs that are to be recreated, or whose errors are not reported yet.
+        failures: how often each env has failed since it last completed an episode.
+    """
+
+    def __init__(self, flight: Flight, options: AllOptions) -> None:
+        self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
+        self._options, self._env_options = options.recovery, options.env
+        processes = options.processes
+        self.fresh, self._limit = processes.fresh_process, processes.step_timeout or SLOW_START
+        self.failed: dict[int, Failed] = {}
+        self.failures = [0] * flight.hosts.num_envs
+        self._logged = 0
+        # What is to be called for envs that were recreated: a warning, ``on_restart``.
+        self._untold: list[Callable[[], object]] = []
+
+    def fail(self, i: int, error: EnvError, due: float) -> None:
+        """Note that env ``i`` has failed, perhaps in the request that reports another error."""
+        known, errors = self.failed.get(i), [error]
+        request = None if known is None else known.request
+        if known is not None:
+            self._flight.forget_asked(known.token)
+            if request is not None and known.why is Why.FAILED:
+                errors = [*known.errors, error]
+        self.failed[i] = Failed(errors, due, request)
+
+    def lose(self, i: int, error: EnvError) -> None:
+        """Let the row of env ``i``, which is in flight, raise this error."""
+        self.forget(i)
+        self.failed[i] = Failed([error], why=Why.LOST, phase=Phase.READY)
+        self._flight.publish_error(i)
+
+    def lost(self, i: int) -> EnvError | None:
+        """Return the error that the row of env ``i`` raises, if that is decided."""
+        failed = self.failed.get(i)
+        return failed.errors[-1] if failed is not None and failed.why is Why.LOST else None
+
+    def forget(self, i: int) -> None:
+        """Recreate env ``i`` no longer; a reply that is still to come is dropped."""
+        failed = self.failed.pop(i, None)
+        if failed is not None and failed.token in self._flight.asked:
+            self._flight.forget_asked(failed.token)
+            self._flight.drop_result(i)
+
+    def count(self, i: int, error: EnvError) -> float | None:
+        """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
+        failures, works = self.failures[i], self._works(i)
+        wait = policy.delay(self._options, failures, works=works)
+        if wait is not None:
+            self.failures[i] += 1
+            return time.monotonic() + wait
+        if works:
+            error.message = policy.raised_message(self._options, failures, error.message)
+        return None
+
+    def _works(self, i: int) -> bool:
+        """Whether an error of env ``i`` may be one of the moment: code and arguments may be right.
+
+        So it is once any env has completed a reset, and while others are in their first one.
+        """
+        others = (j for j, failures in enumerate(self.failures) if j != i and not failures)
+        begun = (j for j in others if self._states.state[j] == RESETTING)
+        return any(self._flight.block.positions) or any(self.lost(j) is None for j in begun)
+
+    def run(self, left: float | None) -> float | None:
+        """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
+        for i, failed in list(self.failed.items()):
+            if failed.request is not None and failed.is_under_way:
+                with interrupts.deferred():
+                    try:
+                        wait = self._go_on(i, failed)
+                    except EnvError as error:
+                        self.lose(i, error)
+                        wait = 0.0
+                left = wait if left is None else min(left, wait)
+        self._tell()
+        return left
+
+    def await_idle(self, ids: Sequence[int]) -> None:
+        """Recreate those of these envs that failed while idle, and wait until they are ready.
+
+        EnvError if one has used its restarts, or by hand: did not come back.
+        """
+        raised: dict[int, EnvError] = {}
+        while True:
+            waits = []
+            self._flight.take_replies()
+            for i in ids:
+                if i in self.failed and self.failed[i].is_under_way:
+                    with interrupts.deferred():
+                        try:
+                            waits.append(self._go_on(i, self.failed[i]))
+                        except EnvError as error:
+                            raised[i] = error
+            self._tell()
+            if not waits:
+                break
+            try:
+                self._flight.advance(len(ids), min(1.0, *waits), set(ids))
+            except BaseException:
+                self._flight.settle()
+                raise
+        if raised:
+            raise combine(list(raised.values()))
+
+    def _go_on(self, i: int, failed: Failed) -> float:
+        """Begin the next phase of env ``i`` if it is time; return the seconds until it may be.
+
+        EnvError if it could not be recreated, and the env has used its restarts.
+        """
+        host, reply = self._hosts.of(i), self._flight.reply(failed.token)
+        if failed.phase is Phase.CONFIGURES and failed.token != int(self._states.tokens[i]) | ASK:
+            failed.phase = Phase.WAITS  # its request was cancelled
+        if host.life is Life.STARTING:
+            return math.inf
+        if (wait := failed.due - time.monotonic()) > 0:
+            return wait
+        if host.life is Life.RUNNING:
+            return self._go_on_running(i, failed, host, reply)
+        assert isinstance(host, ProcessHost)  # noqa: S101 - the others do not end
+        return self._go_on_ended(i, failed, host, reply)
+
+    def _go_on_running(self, i: int, failed: Failed, host: Host, reply: Any) -> float:
+        if isinstance(host, ProcessHost):
+            if host.exit is not None:
+                return math.inf  # it was killed, or ends, and that is not noticed yet
+            if failed.phase is Phase.WAITS and self.fresh:
+                host.close_env(self._limit)
+                failed.phase = Phase.CLOSES
+                return math.inf
+        if failed.phase is not Phase.CONFIGURES:
+            self._configure(i, failed)
+        elif isinstance(reply, EnvError):
+            return self._try_again(i, failed, reply)
+        elif reply is not None:
+            self._note_recreated(i, failed, reply)
+            return 0.0
+        return math.inf
+
+    def _go_on_ended(self, i: int, failed: Failed, host: ProcessHost, reply: Any) -> float:
+        supervisor = self._hosts.supervisor
+        assert supervisor is not None  # noqa: S101 - of the host
+        if failed.phase is Phase.CLOSES:
+            for error in host.errors_of_close():
+                warn(f"{error.message}; the env is recreated in a new process", RuntimeWarning)
+        elif failed.phase is Phase.CONFIGURES:
+            failure = reply if isinstance(reply, EnvError) else host.error_of(i)
+            if (culprit := self._ended_in_close(i)) is None:
+                return self._try_again(i, failed, failure)
+            if culprit == i:
+                warn_of_close(i, failure)
+        elif failed.phase is Phase.STARTS:
+            self._set_phases(host, Phase.WAITS)
+            return self._try_again(i, failed, host.error_of(i))
+        try:
+            supervisor.restart(host)
+        except (OSError, EnvError) as error:
+            failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
+            return self._try_again(i, failed, failure)
+        self._set_phases(host, Phase.STARTS)
+        return math.inf
+
+    def _ended_in_close(self, i: int) -> int | None:
+        """Return the env in whose ``close`` the process of env ``i`` has ended, or was killed."""
+        host, block = self._hosts.of(i), self._flight.block
+        env, *_, phase = block.heartbeats[host.ids[0]].tolist()
+        ended = isinstance(host, ProcessHost) and host.exit is not None
+        return abs(env) - 1 if ended and phase == CLOSING else None
+
+    def _set_phases(self, host: ProcessHost, phase: Phase) -> None:
+        for i in host.ids:
+            if i in self.failed and (phase is Phase.STARTS or self.failed[i].is_under_way):
+                self.failed[i].phase = phase
+
+    def _try_again(self, i: int, failed: Failed, failure: EnvError) -> float:
+        """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""
+        host = self._hosts.of(i)
+        is_by_hand = failed.why in (Why.BY_HAND, Why.LOST)
+        if not is_by_hand:
+            if failure.env_id != i:
+                text = f"env {i}: its process was not restarted: {failure.message}"
+                failure = EnvError(text, (i,), "restart", failure.details)
+            if (due := self.count(i, failure)) is not None:
+                self.fail(i, failure, due)
+                return max(due - time.monotonic(), 1e-6)
+        by_hand = (Why.BY_HAND, Why.LOST)
+        mates = [j for j in host.ids if j in self.failed and self.failed[j].why in by_hand]
+        for j in {i, *mates} if is_by_hand else {i}:
+            if self.lost(j) is None:
+                self.forget(j)
+            else:
+                self.failed[j].phase = Phase.READY
+            if host.life is not Life.RUNNING:
+                self._states.mark_dead(j)
+        raise failure
+
+    def _configure(self, i: int, failed: Failed) -> None:
+        """Send env ``i`` options and position, with which it recreates itself unless it is new."""
+        is_new, is_planned = failed.phase is Phase.STARTS, failed.why is Why.PLANNED
+        restarts = int(self._hosts.restarts[i]) + (not is_planned)
+        own = {"is_new": is_planned} if self.fresh else {}
+        request = self._configuring(i, recreate=not is_new, restarts=restarts, **own)
+        self._flight.forget_asked(failed.token)
+        failed.token = token = int(self._states.tokens[i]) | ASK
+        self._hosts.of(i).prepare_requests([(token, request)])()
+        self._flight.asked[token] = Asked(request, time.monotonic())
+        failed.phase = Phase.CONFIGURES
+
+    def _note_recreated(self, i: int, failed: Failed, reply: Any) -> None:
+        """Note that env ``i`` is recreated, and send its request."""
+        flight, is_by_hand = self._flight, failed.why in (Why.BY_HAND, Why.LOST)
+        request = flight.asked[failed.token].request
+        flight.forget_asked(failed.token)
+        self._untold.append(partial(warn_of_rows, {i: reply}, set()))
+        self._hosts.restarts[i] += failed.why is not Why.PLANNED
+        flight.batches.reader.forget([i])
+        flight.positions.mark_recreated(i)
+        if flight.recorder is not None:
+            flight.recorder.recreated([i], [request])
+        failed.phase = Phase.READY
+        if failed.request is not None:
+            self.send(i, failed)
+        elif failed.why is Why.BY_HAND:
+            self.forget(i)
+        if is_by_hand:
+            self.failures[i] = 0
+        if self._states.state[i] == DEAD or is_by_hand:
+            self._states.mark_recreated(i)
+        if failed.why is Why.FAILED:
+            if self._options.on_restart is not None:
+                self._untold.append(partial(self._options.on_restart, i, failed.errors[-1]))
+            self._log(i, failed)
+
+    def send(self, i: int, failed: Failed) -> None:
+        """Send env ``i``, which is recreated, its request, with the text of its errors."""
+        text = ""
+        if failed.why is Why.FAILED:
+            first, *later = failed.errors
+            text = f"{first.text}{_THEN}{later[-1].message}" if later else first.text
+        if failed.request is not None:
+            self._flight.send_again(i, failed.request._replace(error=text))
+
+    def _log(self, i: int, failed: Failed) -> None:
+        """Log that env ``i`` was recreated, unless that has been logged often."""
+        self._logged += 1
+        restarts = int(self._hosts.restarts[i])
+        if line := policy.log_line(i, restarts, self._logged, failed.errors[-1].message):
+            with interrupts.suppressed():  # of a handler of the log
+                _LOGGER.warning(line)
+
+    def _tell(self) -> None:
+        """Warn, and call ``on_restart``, for envs just recreated: outside of all: it may raise."""
+        while self._untold:
+            self._untold.pop(0)()
+
+    def configure(self, ids: Sequence[int], **changes: object) -> list[Request]:
+        """Send these envs the options of the pool and their positions, and wait for the replies."""
+        requests = [self._configuring(i, **changes) for i in ids]
+        ask(self._flight, np.array(ids, dtype=np.intp), requests, observed=False)
+        return requests
+
+    def _configuring(self, i: int, **changes: object) -> Request:
+        """Return the request that tells env ``i`` the options of the pool and where it goes on."""
+        positions = self._flight.positions
+        episode, over = positions.of(i)
+        facts = {"root": positions.root_of(i), "episode": episode, "over": over}
+        facts |= {"env_id": i, "restarts": int(self._hosts.restarts[i])}
+        facts |= {"elsewhere": True} if self.fresh else {}
+        return Request("configure", (self._env_options,), facts | changes)
