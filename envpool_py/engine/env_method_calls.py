@@ -88,7 +88,7 @@ class Call:
                 raise TimeoutError(f"no reply after {timeout} seconds")
             flight.advance(1, left, missing)
             flight.take_replies()
-        replies = {token & ID_MASK: flight.reply(token) for token in self._asked}
+        replies = {token & ID_MASK: flight.take_reply(token) for token in self._asked}
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
         good: dict[int, Any] = {i: r for i, r in replies.items() if not isinstance(r, EnvError)}
         warn_of_rows(good, set())

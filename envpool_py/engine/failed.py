@@ -16,11 +16,11 @@ class Phase(enum.Enum):
     CLOSES = "its process was asked to close it and to end"  # only with ``fresh_process``
     STARTS = "its process was restarted, and makes it"  # only if the process has ended
     CONFIGURES = "it was sent options and position, and recreates itself unless it is new"
-    READY = "it is recreated, or is not to be"
+    READY = "it is recreated, or is not to be recreated"
 
 
 class Why(enum.Enum):
-    """Why an env is recreated."""
+    """Why an env is recreated; ``BY_HAND`` and ``LOST`` are not tried again."""
 
     FAILED = "it has failed, which its next row reports"
     BY_HAND = "``pool.restart``: nothing is reported, and no failure tried again"
@@ -46,11 +46,6 @@ class Failed:
     why: Why = Why.FAILED
     phase: Phase = Phase.WAITS
     token: int = -1
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether the env is to be recreated, and is not yet."""
-        return self.phase is not Phase.READY
 
 
 def warn_of_close(i: int, error: EnvError) -> None:

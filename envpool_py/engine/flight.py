@@ -286,12 +286,12 @@ class Flight:
                     self.asked[token].is_answered = True
             self.arrivals.remove_replies(arrived)
 
-    def reply(self, token: int) -> Beside | EnvError | None:
-        """Return the reply to a request without a row; None: there is none yet."""
-        one = self.asked.get(token)
-        if one is None or not one.is_answered:
-            return None
-        return self.hosts.of(token & ID_MASK).item(token, one.request.kind)
+    def take_reply(self, token: int) -> Beside | EnvError:
+        """Return the reply to a request without a row that is answered, and forget both."""
+        host, one = self.hosts.of(token & ID_MASK), self.asked.pop(token)
+        reply = host.item(token, one.request.kind)
+        host.forget_item(token)
+        return reply
 
     def forget_asked(self, token: int) -> None:
         """Forget a request without a row, and its reply."""
@@ -396,10 +396,6 @@ class Flight:
                 self.hosts.remote(token & ID_MASK).put_error(token, errors[token & ID_MASK])
                 one.is_answered = True
         self.recovery.take(errors)
-
-    def is_unanswered(self, i: int) -> bool:
-        """Whether env ``i`` is in flight, and its result has not arrived."""
-        return bool(self.states.in_flight()[i]) and i not in self.arrivals.ids()
 
     def publish_error(self, i: int) -> None:
         """Let an error that recovery keeps arrive as the result of env ``i``."""

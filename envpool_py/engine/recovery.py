@@ -77,7 +77,7 @@ class Recovery:
         with interrupts.deferred():
             for i, error in errors.items():
                 is_lost = self.lost(i) is not None
-                in_flight = batch is not None or (not is_lost and self._is_unanswered(i, error))
+                in_flight = batch is not None or (not is_lost and self._fails_request(i, error))
                 if is_lost or not self._recreates(i, error, in_flight=in_flight):
                     raised[i] = error
                     if is_lost and batch is not None:
@@ -97,12 +97,13 @@ class Recovery:
             states.unread.update(i for i in batch.tolist() if i not in {**errors, **raised})
         raise combine([raised[i] for i in sorted(raised)])
 
-    def _is_unanswered(self, i: int, error: EnvError) -> bool:
-        """Whether this error is the answer to a request of env ``i`` in flight."""
-        if not self._flight.is_unanswered(i):
+    def _fails_request(self, i: int, error: EnvError) -> bool:
+        """Whether env ``i`` is in flight and this error of its process is the result."""
+        state = self._states.state[i]
+        if state not in (STEPPING, RESETTING) or i in self._flight.arrivals.ids():
             return False
         self._flight.positions.mark_unanswered(i)
-        error.request = error.request or ("reset" if self._states.state[i] == RESETTING else "step")
+        error.request = error.request or ("reset" if state == RESETTING else "step")
         return True
 
     def _recreates(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
@@ -117,7 +118,7 @@ class Recovery:
                 self._flight.drop_result(i)
                 self.failed[i] = Failed([], 0.0, again or Request("reset"), Why.PLANNED)
             return True
-        waits = known is not None and known.is_under_way
+        waits = known is not None and known.phase is not Phase.READY
         if known is not None and waits and (known.request is not None or not in_flight):
             return True  # its process has ended, too, or the error is the reply of CONFIGURES
         due = None
@@ -149,7 +150,7 @@ class Recovery:
 
     def _end_lost(self, i: int) -> None:
         """Forget an error that was raised, or whose request was cancelled."""
-        if self.failed[i].is_under_way:  # a restart by hand was interrupted
+        if self.failed[i].phase is not Phase.READY:  # a restart by hand was interrupted
             self.failed[i].why = Why.BY_HAND
         else:
             self.recreation.forget(i)

@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -112,7 +111,7 @@ class Recreation:
     def run(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
         for i, failed in list(self.failed.items()):
-            if failed.request is not None and failed.is_under_way:
+            if failed.request is not None and failed.phase is not Phase.READY:
                 with interrupts.deferred():
                     try:
                         wait = self._go_on(i, failed)
@@ -133,7 +132,7 @@ class Recreation:
             waits = []
             self._flight.take_replies()
             for i in ids:
-                if i in self.failed and self.failed[i].is_under_way:
+                if i in self.failed and self.failed[i].phase is not Phase.READY:
                     with interrupts.deferred():
                         try:
                             waits.append(self._go_on(i, self.failed[i]))
@@ -155,19 +154,20 @@ class Recreation:
 
         EnvError if it could not be recreated, and the env has used its restarts.
         """
-        host, reply = self._hosts.of(i), self._flight.reply(failed.token)
+        host = self._hosts.of(i)
         if failed.phase is Phase.CONFIGURES and failed.token != int(self._states.tokens[i]) | ASK:
             failed.phase = Phase.WAITS  # its request was cancelled
+            self._flight.forget_asked(failed.token)
         if host.life is Life.STARTING:
             return math.inf
         if (wait := failed.due - time.monotonic()) > 0:
             return wait
         if host.life is Life.RUNNING:
-            return self._go_on_running(i, failed, host, reply)
+            return self._go_on_running(i, failed, host)
         assert isinstance(host, ProcessHost)  # noqa: S101 - the others do not end
-        return self._go_on_ended(i, failed, host, reply)
+        return self._go_on_ended(i, failed, host)
 
-    def _go_on_running(self, i: int, failed: Failed, host: Host, reply: Any) -> float:
+    def _go_on_running(self, i: int, failed: Failed, host: Host) -> float:
         if isinstance(host, ProcessHost):
             if host.exit is not None:
                 return math.inf  # it was killed, or ends, and that is not noticed yet
@@ -177,34 +177,42 @@ class Recreation:
                 return math.inf
         if failed.phase is not Phase.CONFIGURES:
             self._configure(i, failed)
-        elif isinstance(reply, EnvError):
+            return math.inf
+        one = self._flight.asked[failed.token]
+        if not one.is_answered:
+            return math.inf
+        if isinstance(reply := self._flight.take_reply(failed.token), EnvError):
             return self._try_again(i, failed, reply)
-        elif reply is not None:
-            self._note_recreated(i, failed, reply)
-            return 0.0
-        return math.inf
+        if "warnings" in reply:
+            self._untold.append(partial(warn_of_rows, {i: reply}, set()))
+        self._note_recreated(i, failed, one.request)
+        return 0.0
 
-    def _go_on_ended(self, i: int, failed: Failed, host: ProcessHost, reply: Any) -> float:
+    def _go_on_ended(self, i: int, failed: Failed, host: ProcessHost) -> float:
         supervisor = self._hosts.supervisor
         assert supervisor is not None  # noqa: S101 - of the host
         if failed.phase is Phase.CLOSES:
             for error in host.errors_of_close():
                 warn(f"{error.message}; the env is recreated in a new process", RuntimeWarning)
         elif failed.phase is Phase.CONFIGURES:
+            reply = self._flight.take_reply(failed.token)
             failure = reply if isinstance(reply, EnvError) else host.error_of(i)
             if (culprit := self._ended_in_close(i)) is None:
                 return self._try_again(i, failed, failure)
             if culprit == i:
                 warn_of_close(i, failure)
-        elif failed.phase is Phase.STARTS:
-            self._set_phases(host, Phase.WAITS)
+        mates = [self.failed[j] for j in host.ids if j in self.failed]
+        if failed.phase is Phase.STARTS:
+            for each in mates:
+                each.phase = Phase.WAITS if each.phase is Phase.STARTS else each.phase
             return self._try_again(i, failed, host.error_of(i))
         try:
             supervisor.restart(host)
         except (OSError, EnvError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
             return self._try_again(i, failed, failure)
-        self._set_phases(host, Phase.STARTS)
+        for each in mates:
+            each.phase = Phase.STARTS
         return math.inf
 
     def _ended_in_close(self, i: int) -> int | None:
@@ -213,11 +221,6 @@ class Recreation:
         env, *_, phase = block.heartbeats[host.ids[0]].tolist()
         ended = isinstance(host, ProcessHost) and host.exit is not None
         return abs(env) - 1 if ended and phase == CLOSING else None
-
-    def _set_phases(self, host: ProcessHost, phase: Phase) -> None:
-        for i in host.ids:
-            if i in self.failed and (phase is Phase.STARTS or self.failed[i].is_under_way):
-                self.failed[i].phase = phase
 
     def _try_again(self, i: int, failed: Failed, failure: EnvError) -> float:
         """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""
@@ -247,18 +250,14 @@ class Recreation:
         restarts = int(self._hosts.restarts[i]) + (not is_planned)
         own = {"is_new": is_planned} if self.fresh else {}
         request = self._configuring(i, recreate=not is_new, restarts=restarts, **own)
-        self._flight.forget_asked(failed.token)
         failed.token = token = int(self._states.tokens[i]) | ASK
         self._hosts.of(i).prepare_requests([(token, request)])()
         self._flight.asked[token] = Asked(request, time.monotonic())
         failed.phase = Phase.CONFIGURES
 
-    def _note_recreated(self, i: int, failed: Failed, reply: Any) -> None:
-        """Note that env ``i`` is recreated, and send its request."""
+    def _note_recreated(self, i: int, failed: Failed, request: Request) -> None:
+        """Note that env ``i`` is recreated by this request of CONFIGURES, and send its own."""
         flight, is_by_hand = self._flight, failed.why in (Why.BY_HAND, Why.LOST)
-        request = flight.asked[failed.token].request
-        flight.forget_asked(failed.token)
-        self._untold.append(partial(warn_of_rows, {i: reply}, set()))
         self._hosts.restarts[i] += failed.why is not Why.PLANNED
         flight.batches.reader.forget([i])
         flight.positions.mark_recreated(i)
@@ -276,7 +275,11 @@ class Recreation:
         if failed.why is Why.FAILED:
             if self._options.on_restart is not None:
                 self._untold.append(partial(self._options.on_restart, i, failed.errors[-1]))
-            self._log(i, failed)
+            self._logged += 1
+            restarts = int(self._hosts.restarts[i])
+            if line := policy.log_line(i, restarts, self._logged, failed.errors[-1].message):
+                with interrupts.suppressed():  # of a handler of the log
+                    _LOGGER.warning(line)
 
     def send(self, i: int, failed: Failed) -> None:
         """Send env ``i``, which is recreated, its request, with the text of its errors."""
@@ -284,16 +287,8 @@ class Recreation:
         if failed.why is Why.FAILED:
             first, *later = failed.errors
             text = f"{first.text}{_THEN}{later[-1].message}" if later else first.text
-        if failed.request is not None:
-            self._flight.send_again(i, failed.request._replace(error=text))
-
-    def _log(self, i: int, failed: Failed) -> None:
-        """Log that env ``i`` was recreated, unless that has been logged often."""
-        self._logged += 1
-        restarts = int(self._hosts.restarts[i])
-        if line := policy.log_line(i, restarts, self._logged, failed.errors[-1].message):
-            with interrupts.suppressed():  # of a handler of the log
-                _LOGGER.warning(line)
+        assert failed.request is not None  # noqa: S101 - the env is in flight
+        self._flight.send_again(i, failed.request._replace(error=text))
 
     def _tell(self) -> None:
         """Warn, and call ``on_restart``, for envs just recreated: outside of all: it may raise."""
