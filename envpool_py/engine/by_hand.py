@@ -16,8 +16,7 @@ from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.interrupts import ordinary
-from envpool_py.worker.host import Life
-from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.host import Life, RemoteHost
 from envpool_py.worker.supervisor import GRACE
 
 # Any process that is not in a step answers it at once.
@@ -113,7 +112,7 @@ class ByHand:
                 hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]
                 for host in {hosts.of(i) for i in hung}:
                     text = name_ids([i for i in hung if i in host.ids])
-                    if isinstance(host, ProcessHost):
+                    if isinstance(host, RemoteHost):
                         host.end(f"{text} did not answer after a request was cancelled")
                         if not host.has_ended():
                             fact = f"{text}: its process does not end"

@@ -35,8 +35,7 @@ from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, combine
 from envpool_py.options import NEXT_STEP, AllOptions
-from envpool_py.worker.host import Life
-from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.host import Life, RemoteHost
 
 
 class Recovery:
@@ -246,7 +245,7 @@ class Recovery:
         if error is not None:
             with interrupts.deferred():
                 self._recreates(i, error, in_flight=False)
-        if isinstance(self._hosts.of(i), ProcessHost):
+        if isinstance(self._hosts.of(i), RemoteHost):
             self.renew(i, (error or self._hosts.death_of(i)) if is_lost else None)
 
     def renew(self, i: int, error: EnvError | None = None) -> None:

@@ -32,8 +32,8 @@ from envpool_py.env.request import ASK, Request
 from envpool_py.env.validation import warn_of_rows
 from envpool_py.errors import EnvError, combine, warn
 from envpool_py.options import AllOptions
-from envpool_py.worker.host import Host, Life
-from envpool_py.worker.process_host import SLOW_START, ProcessHost
+from envpool_py.worker.host import Host, Life, RemoteHost
+from envpool_py.worker.supervisor import SLOW_START
 
 _LOGGER = logging.getLogger("envpool_py")
 # Between the text of the first failure and that of a later one, in the error of one row.
@@ -164,11 +164,11 @@ class Recreation:
             return wait
         if host.life is Life.RUNNING:
             return self._go_on_running(i, failed, host)
-        assert isinstance(host, ProcessHost)  # noqa: S101 - the others do not end
+        assert isinstance(host, RemoteHost)  # noqa: S101 - the others do not end
         return self._go_on_ended(i, failed, host)
 
     def _go_on_running(self, i: int, failed: Failed, host: Host) -> float:
-        if isinstance(host, ProcessHost):
+        if isinstance(host, RemoteHost):
             if host.exit is not None:
                 return math.inf  # it was killed, or ends, and that is not noticed yet
             if failed.phase is Phase.WAITS and self.fresh:
@@ -188,7 +188,7 @@ class Recreation:
         self._note_recreated(i, failed, one.request)
         return 0.0
 
-    def _go_on_ended(self, i: int, failed: Failed, host: ProcessHost) -> float:
+    def _go_on_ended(self, i: int, failed: Failed, host: RemoteHost) -> float:
         supervisor = self._hosts.supervisor
         assert supervisor is not None  # noqa: S101 - of the host
         if failed.phase is Phase.CLOSES:
@@ -219,7 +219,7 @@ class Recreation:
         """Return the env in whose ``close`` the process of env ``i`` has ended, or was killed."""
         host, block = self._hosts.of(i), self._flight.block
         env, *_, phase = block.heartbeats[host.ids[0]].tolist()
-        ended = isinstance(host, ProcessHost) and host.exit is not None
+        ended = isinstance(host, RemoteHost) and host.exit is not None
         return abs(env) - 1 if ended and phase == CLOSING else None
 
     def _try_again(self, i: int, failed: Failed, failure: EnvError) -> float:

@@ -51,7 +51,7 @@ class ShmemVectorEnv(BaseVectorEnv):
             one per env. ``"auto"``: chosen by timing a throw-away env in a separate process.
     """
 
-    _worker_class: type[SubprocEnvWorker] = ShmemEnvWorker
+    _worker_class: type[ShmemEnvWorker] = ShmemEnvWorker
 
     def __init__(
         self,

@@ -19,8 +19,7 @@ from envpool_py.env_ids import Selection
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.pool import arguments, call_guard, recv_async
 from envpool_py.threads.thread_host import ThreadHost
-from envpool_py.worker.host import Life
-from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.host import Life, RemoteHost
 from envpool_py.worker.watchdog import stack_of_thread
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ class SessionCalls:
         error = EnvTimeoutError(f"env {i}: {fact}", (i,)) if fact else None
         if kill and not (isinstance(host, ThreadHost) and host.lags()):
             return None
-        if isinstance(host, ProcessHost) and host.life is Life.RUNNING:
+        if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
             env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
             is_idle = not env or coroutine_envs.waits(thread)
             spare = isinstance(host, ThreadHost) and not kill and is_idle

@@ -24,7 +24,7 @@ from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import messages
 from envpool_py.worker.messages import HEADER
-from envpool_py.worker.process_host import SLOW_START
+from envpool_py.worker.supervisor import SLOW_START
 from envpool_py.worker.watchdog import Watchdog, stack_of_thread
 from envpool_py.worker.worker_loop import EnvLoop
 

@@ -14,9 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import util
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,14 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
+from envpool_py.env.heartbeat import NUMBERS
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Event, Rows
-from envpool_py.worker import messages, process_host
-from envpool_py.worker.host import Life
+from envpool_py.worker import messages
+from envpool_py.worker.host import Exit, Life, RemoteHost
 from envpool_py.worker.messages import HEADER
 from envpool_py.worker.poller import QueuePoller
-from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.supervisor import PHASES, Supervisor
 
 #: Seconds beyond ``step_timeout`` for each env, after which a silent actor is killed: more than one
@@ -48,28 +48,28 @@ def _driver() -> str:
     return f"{context.get_job_id()} {context.get_node_id()}" if context else ""
 
 
-class ActorHost(ProcessHost):
-    """Some envs in one actor; ``process`` is its handle."""
+@dataclass(eq=False, repr=False)
+class ActorHost(RemoteHost):
+    """Some envs in one actor, which ``make`` starts."""
 
-    _shared: Any
-    _poller: Any
-    rows: Rows
-    #: The env that has not ended its request in time, the phase of the request, and where it was:
-    #: line and stack.
-    stuck: tuple[int, int, tuple[str, str]] | None
-    #: For each call without a reply, when it was sent or came first; the first one is under way.
-    since: deque[float]
+    poller: QueuePoller
+    make: Callable[[list[int]], Any]
+    step_timeout: float | None
 
     def _launch(self) -> None:
-        items: deque[Any] = deque()
-        self.stream = SimpleNamespace(read=lambda: items, ended=False)
-        self.stuck, self._cause, self.name, self._is_gone = None, "", "actor", False
-        self.since = deque()
-        self.process, self._driver = self._shared.make(self.ids), _driver()
+        self._inbox: deque[tuple[int, int, Any]] = deque()
+        # The env that has not ended its request in time, the phase of the request, and where it
+        # was: line and stack.
+        self.stuck: tuple[int, int, tuple[str, str]] | None = None
+        # For each call without a reply, when it was sent or came first; the first is under way.
+        self.since: deque[float] = deque()
+        self._cause, self.name, self._is_gone = "", "actor", False
+        self._heartbeat = np.zeros(NUMBERS, np.int64)  # before there is a block
+        self.process, self._driver = self.make(self.ids), _driver()
         self._ask(self.process.greet, self._greeted)
         self._ask(self.process.build, self._answered, self.env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
-        self._call(watch, self._found, self._shared.options.step_timeout)
+        self._call(watch, self._found, self.step_timeout)
         self._await_event(known=False)
 
     def _ask(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
@@ -92,7 +92,7 @@ class ActorHost(ProcessHost):
             future = method.remote(*args, **kwargs).future()
         else:  # that would start another Ray, or raise there
             future.set_exception(RayError("Ray was shut down"))
-        future.add_done_callback(lambda done: self._poller.note(partial(take, done)))
+        future.add_done_callback(lambda done: self.poller.note(partial(take, done)))
         return future
 
     def _take(self, actor: Any, took: Callable[[Any], bytes], done: Any) -> bytes:
@@ -105,7 +105,7 @@ class ActorHost(ProcessHost):
         # The last line says why; what follows is advice.
         cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
         self._cause = self._cause or cause.strip(" .\t")
-        self.signal(process_host.KILL)  # it may run on, and only not be available
+        self._kill()  # it may run on, and only not be available
         return b""
 
     def _greeted(self, name: str) -> bytes:
@@ -114,14 +114,14 @@ class ActorHost(ProcessHost):
 
     def _found(self, stuck: tuple[int, int, tuple[str, str]]) -> bytes:
         self.stuck = stuck
-        self._poller.noticed = True
+        self.poller.noticed = True
         return b""
 
     def _answered(self, reply: list[Any]) -> bytes:
         tokens, groups, rows, items = reply
         if groups:
             self.rows.put(groups, np.frombuffer(tokens, np.int64), rows)
-        self.stream.read().extend(items)
+        self._inbox.extend(items)
         self.read()
         return bytes(tokens)
 
@@ -140,7 +140,7 @@ class ActorHost(ProcessHost):
         i, phase, items = event
         self._heartbeat[[0, 4]] = ~i, phase  # as a process would, but for the limit
         self._answered([b"", 0, b"", items])
-        if not self.unclosed:
+        if len(self.closed) == len(self.ids):
             self.kill()
         return b""
 
@@ -164,22 +164,25 @@ class ActorHost(ProcessHost):
             data += self.rows.take(POSITIONS, np.array(self.ids))
         self._ask(self.process.handle, self._answered, data)
 
-    def signal(self, signum: int) -> None:
-        """Kill the actor and ignore its later replies; other signals have no effect."""
-        if self._is_alive() and not self._is_gone and signum == process_host.KILL:
-            self._is_gone = self._poller.noticed = True
+    def _received(self) -> deque[tuple[int, int, Any]]:
+        return self._inbox
+
+    def _kill(self) -> None:
+        """Kill the actor and ignore its later replies."""
+        if self._is_alive() and not self._is_gone:
+            self._is_gone = self.poller.noticed = True
             if self._driver == _driver():  # else it has ended with Ray itself
                 ray.kill(self.process)
 
-    def _stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002 - as ProcessHost
+    def _stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002
         return self.stuck[2] if self.stuck else ("", "")
 
     def has_ended(self) -> bool:
         """Whether the actor has ended or was killed."""
         return self._is_gone
 
-    def _free(self) -> process_host.Exit:
-        return process_host.Exit(f"died: {self._cause}")
+    def _free(self) -> Exit:
+        return Exit(f"died: {self._cause}")
 
 
 class ActorSupervisor(Supervisor):
@@ -194,8 +197,8 @@ class ActorSupervisor(Supervisor):
 
     def _open(self) -> None:
         remote = ray.remote(concurrency_groups={"watch": 1, "events": 1}, **self._remote_options)
-        shared: Any = SimpleNamespace(make=remote(EnvActor).remote, options=self._options)
-        self._add_hosts(ActorHost, None, shared)
+        make, limit = remote(EnvActor).remote, self._options.step_timeout
+        self._add_hosts(partial(ActorHost, make=make, step_timeout=limit))
 
     def _new_block(self, spec: Spec) -> Block:
         return Block(spec)  # in the driver's own memory; each actor has another, for its own envs

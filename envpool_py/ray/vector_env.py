@@ -17,7 +17,7 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import PoolKeywords, check_options
 from envpool_py.pool.signatures import spell_out
 from envpool_py.ray.actor_supervisor import ActorSupervisor
-from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import RemoteEnvWorker
 
 
 class RayKeywords(PoolKeywords, total=False):
@@ -27,7 +27,7 @@ class RayKeywords(PoolKeywords, total=False):
     caller_steps: bool
 
 
-class RayEnvWorker(SubprocEnvWorker):
+class RayEnvWorker(RemoteEnvWorker):
     """A worker whose env is in an actor of Ray; in a pool an actor may hold several envs.
 
     ``process`` is the handle of the actor, which starts with the first request, or with a pool.

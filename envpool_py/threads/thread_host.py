@@ -18,6 +18,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,8 +28,9 @@ from envpool_py.env.executor import Abandoned
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import snapshot
-from envpool_py.worker import messages, process_host
-from envpool_py.worker.host import Send
+from envpool_py.worker import messages
+from envpool_py.worker.host import Exit, RemoteHost, Send
+from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import GRACE
 from envpool_py.worker.watchdog import stack_of_thread
 from envpool_py.worker.worker_loop import EnvLoop, run_envs
@@ -41,15 +43,15 @@ class ThreadEnd:
     """Both ends of the connection to a thread.
 
     ``note`` takes tokens, or ``look``, which then handles the ``items``: token, status and value of
-    what the block cannot hold. ``is_over``: whether the thread has nothing left to do. ``ended`` is
-    always False, see ``Stream``. ``cancelled``: the number of the last message whose requests are
-    cancelled, for the numbers that a heartbeat may have.
+    what the block cannot hold. ``is_over``: whether the thread has nothing left to do.
+    ``cancelled``: the number of the last message whose requests are cancelled, for the numbers that
+    a heartbeat may have.
     """
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
         self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self.items: deque[tuple[int, int, Any]] = deque()
-        self.is_over = self.is_abandoned = self.ended = False
+        self.is_over = self.is_abandoned = False
         self.publish, self.send = note, partial(note, look)
         self.cancelled: dict[int, float] = {}
         self.received = 0
@@ -82,9 +84,6 @@ class ThreadEnd:
         self.items.append((token, status, value))
 
     # ------------------------------------------------------------------------------ in the caller
-
-    def read(self) -> deque[tuple[int, int, Any]]:
-        return self.items
 
     def abandon(self, thread: int) -> None:
         """Let the thread write no more; an exception ends it when it next runs Python code."""
@@ -135,20 +134,21 @@ def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:
         end.send()
 
 
-class ThreadHost(process_host.ProcessHost):
-    """Some envs in a thread; ``process`` is the thread."""
+@dataclass(eq=False, repr=False)
+class ThreadHost(RemoteHost):
+    """Some envs in a thread; the threads of a pool share ``claimed``, see ``claim_instance``."""
+
+    poller: QueuePoller
+    claimed: dict[int, int]
 
     name, killed = "thread", "was abandoned"
-    _poller: Any
-    _shared: Any
 
     def _launch(self) -> None:
-        claimed = self._shared.claimed
-        for key, i in claimed.copy().items():  # other threads change it meanwhile
+        for key, i in self.claimed.copy().items():  # other threads change it meanwhile
             if i in self.ids:  # of the thread before
-                del claimed[key]
-        self.stream = end = ThreadEnd(self._poller.note, self._look)
-        self._envs = EnvThread(self.ids, end, claimed)
+                del self.claimed[key]
+        self._end = end = ThreadEnd(self.poller.note, self._look)
+        self._envs = EnvThread(self.ids, end, self.claimed)
         args = self._envs, end, self.env_fns
         self.name, self.killed = type(self).name, type(self).killed
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
@@ -160,14 +160,14 @@ class ThreadHost(process_host.ProcessHost):
 
     def _look(self) -> bytes:
         """Handle what the thread has sent beside tokens."""
-        self._poller.noticed |= self.stream.is_over
+        self.poller.noticed |= self._end.is_over
         self.read()
         return b""
 
     def _put(self, kind: int, body: Any) -> None:
         if self._is_alive():
+            self._end.inbox.put((kind, body))
             self.sent += 1
-            self.stream.inbox.put((kind, body))
 
     def attach(self, block: Block) -> None:
         self._put(messages.ATTACH, block)
@@ -189,7 +189,9 @@ class ThreadHost(process_host.ProcessHost):
     def _cancel(self, envs: Sequence[int]) -> None:
         """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""
         if self._is_alive():
-            self.stream.cancelled.update(dict.fromkeys(envs, self.sent))
+            # An interrupt may have come between a message and its count.
+            self.sent = max(self.sent, self._end.received)
+            self._end.cancelled.update(dict.fromkeys(envs, self.sent))
             coroutine_envs.cancel(self.process.ident, self._envs.is_cancelled)
 
     def lags(self) -> bool:
@@ -202,12 +204,12 @@ class ThreadHost(process_host.ProcessHost):
             self.name, self.killed = "coroutine", "was cancelled"
         return stack_of_thread(thread)
 
-    def signal(self, signum: int) -> None:
-        """Abandon the thread; other signals have no effect."""
-        if self._is_alive() and signum == process_host.KILL and not self.has_ended():
+    def _kill(self) -> None:
+        """Abandon the thread."""
+        if self._is_alive() and not self.has_ended():
             self._look()
-            self.stream.abandon(self.process.ident)
-            self._poller.noticed = True
+            self._end.abandon(self.process.ident)
+            self.poller.noticed = True
 
     def note_slow_close(self, seconds: float) -> None:
         if self._is_alive() and coroutine_envs.frames_of(self.process.ident):
@@ -220,13 +222,16 @@ class ThreadHost(process_host.ProcessHost):
             self.process.join(GRACE)
         self.kill(reason)
 
-    def has_ended(self) -> bool:
-        return bool(self.stream.is_over or self.stream.is_abandoned)
+    def _received(self) -> deque[tuple[int, int, Any]]:
+        return self._end.items
 
-    def _free(self) -> process_host.Exit:
-        if self.stream.is_over:
+    def has_ended(self) -> bool:
+        return bool(self._end.is_over or self._end.is_abandoned)
+
+    def _free(self) -> Exit:
+        if self._end.is_over:
             self.process.join()
-        return process_host.Exit("has ended")
+        return Exit("has ended")
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:  # noqa: ARG002
         is_error = status in (messages.FAILURE, messages.CLOSED)

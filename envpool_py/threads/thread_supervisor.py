@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 from envpool_py import interrupts
 from envpool_py.env.block import Block, Spec
 from envpool_py.threads.thread_host import ThreadHost
-from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import RemoteEnvWorker
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import Supervisor
 
@@ -28,13 +27,13 @@ class ThreadSupervisor(Supervisor):
     def _open(self) -> None:
         if self._options.fresh_process:
             raise ValueError("fresh_process: threads are in one process; use ShmemVectorEnv")
-        self._add_hosts(ThreadHost, None, SimpleNamespace(options=self._options, claimed={}))
+        self._add_hosts(partial(ThreadHost, claimed={}))
 
     def _new_block(self, spec: Spec) -> Block:
         return Block(spec)
 
 
-class ThreadEnvWorker(SubprocEnvWorker):
+class ThreadEnvWorker(RemoteEnvWorker):
     """A worker whose env is in a thread of this process, which starts with the first request.
 
     Args:
@@ -42,6 +41,3 @@ class ThreadEnvWorker(SubprocEnvWorker):
     """
 
     make_supervisor = ThreadSupervisor
-
-    def __init__(self, env_fn: Callable[[], Any]) -> None:
-        super().__init__(env_fn)

@@ -1,4 +1,4 @@
-"""The built-in ``EnvWorker`` classes: with the env in this process, or in a worker process."""
+"""The built-in ``EnvWorker`` classes: descriptions of where an env is, which a pool reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from envpool_py.worker.supervisor import Supervisor
 
 
 class BuiltinEnvWorker(EnvWorker):
-    """The part that the built-in workers share: in a pool, the pool answers their requests."""
+    """What the built-in workers share: in a pool, the pool answers their requests."""
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         super().__init__(env_fn)
@@ -72,40 +72,25 @@ class DummyEnvWorker(BuiltinEnvWorker):
         self.executor.close()
 
 
-class SubprocEnvWorker(BuiltinEnvWorker):
-    """A worker whose env is in a worker process.
+class RemoteEnvWorker(BuiltinEnvWorker):
+    """A worker whose env is outside the caller's thread, in a host of this kind.
 
-    The process starts with the first request. In a pool, the pool starts all processes at once, and
-    may put several envs into one. Outside a pool messages are pickled; in a pool rows and actions
-    go through shared memory.
-
-    Args:
-        env_fn: makes the env, in the process.
-        share_memory: ignored; in a pool memory is always shared.
-        context: the name of a start method or a multiprocessing context; None: multiprocessing's
-            default.
+    The host starts with the first request. A pool starts all hosts at once, and may put several
+    envs into one. Outside a pool messages are pickled, unless the env is in a thread; in a pool
+    rows and actions go through shared memory.
     """
 
     make_supervisor: type[Supervisor] = Supervisor
-
-    def __init__(
-        self,
-        env_fn: Callable[[], Any],
-        share_memory: bool = False,
-        context: str | BaseContext | None = None,
-    ) -> None:
-        super().__init__(env_fn)
-        self.share_memory = share_memory
-        self.context = context
-        # Outside a pool.
-        self._supervisor: Supervisor | None = None
-        self._token = 0
+    #: Of the host: of a process multiprocessing's, of an actor its options.
+    context: Any = None
+    # Outside a pool.
+    _supervisor: Supervisor | None = None
+    _token = 0
 
     def send(self, request: Request) -> None:
-        """Send the request to the process."""
+        """Send the request to the host."""
         if self._ask is None:
-            host = self._started().hosts[0]
-            host.prepare_requests([(self._token, request)])()
+            self._started().hosts[0].prepare_requests([(self._token, request)])()
         super().send(request)
 
     def _reply_to(self, request: Request) -> Any:
@@ -128,7 +113,7 @@ class SubprocEnvWorker(BuiltinEnvWorker):
         self._token += GENERATION
 
     def close(self) -> None:
-        """End the process; in a pool this does nothing, because the pool ends it."""
+        """End the host; in a pool this does nothing, because the pool ends it."""
         if self._supervisor is not None:
             self._supervisor.close()
 
@@ -143,7 +128,7 @@ class SubprocEnvWorker(BuiltinEnvWorker):
 
     @property
     def process(self) -> Any:
-        """The ``multiprocessing`` process of the env.
+        """The ``multiprocessing`` process of the env, or its thread or actor.
 
         Raises:
             AttributeError: the caller steps the env itself.
@@ -154,7 +139,7 @@ class SubprocEnvWorker(BuiltinEnvWorker):
         return host.process
 
 
-class ShmemEnvWorker(SubprocEnvWorker):
+class ShmemEnvWorker(RemoteEnvWorker):
     """A worker whose env is in a worker process; rows and actions are in shared memory.
 
     Args:
@@ -164,4 +149,21 @@ class ShmemEnvWorker(SubprocEnvWorker):
     """
 
     def __init__(self, env_fn: Callable[[], Any], context: str | BaseContext | None = None) -> None:
-        super().__init__(env_fn, share_memory=True, context=context)
+        super().__init__(env_fn)
+        self.context = context
+
+
+class SubprocEnvWorker(ShmemEnvWorker):
+    """``ShmemEnvWorker`` under the name that Tianshou uses.
+
+    Args:
+        share_memory: ignored; in a pool memory is always shared.
+    """
+
+    def __init__(
+        self,
+        env_fn: Callable[[], Any],
+        share_memory: bool = False,  # noqa: ARG002 - Tianshou's
+        context: str | BaseContext | None = None,
+    ) -> None:
+        super().__init__(env_fn, context)

@@ -1,14 +1,35 @@
-"""The interface of a host: where some envs of a pool are."""
+"""Hosts: where some envs of a pool are. The interface, and the base of those that may end."""
 
 from __future__ import annotations
 
 import enum
+import hashlib
+import math
+import pickle
+import time
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from envpool_py.env.block import Beside
-from envpool_py.env.request import Request
-from envpool_py.errors import EnvError
+from envpool_py import errors, interrupts
+from envpool_py.env import failures
+from envpool_py.env.block import Beside, Block
+from envpool_py.env.executor import EnvSpaces
+from envpool_py.env.request import ASK, ID_MASK, RESET, Request
+from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py.interrupts import ordinary
+from envpool_py.worker import messages, watchdog
+from envpool_py.worker.poller import Poller
+
+#: Seconds that a host may take to end, once its connection is closed or an env_fn has raised.
+ENDS_WITHIN = 1.0
+
+# The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
+_KEY = ID_MASK | ASK
+_UNREADABLE = "it sent what cannot be read"
 
 #: Sends a message that was prepared before.
 Send: TypeAlias = "Callable[[], object]"
@@ -29,8 +50,8 @@ class Host(Protocol):
     A host gets requests with their tokens, carries them out (those of one env in the order in which
     they came), writes rows into the block, and reports the tokens of finished requests. Values that
     the block cannot hold, and errors, are kept in the host, see ``item``. A new backend has these
-    methods and extends ``ProcessHost`` if its envs are elsewhere and can end, or ``InlineHost`` if
-    this process runs them.
+    methods and extends ``RemoteHost`` if its envs can hang or end, or ``InlineHost`` if the caller
+    steps them.
 
     Attributes:
         ids: the envs of this host.
@@ -61,3 +82,310 @@ class Host(Protocol):
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""
+
+
+class Exit(NamedTuple):
+    """How a host has ended, or is about to end.
+
+    ``reason``: what the pool killed it for, else how it has ended, such as its signal; empty while
+    it still ends by itself. ``error``: the error of an env_fn, which it has reported. ``line``,
+    ``stack``: the user's line and the env's frames at which it has ended.
+    """
+
+    reason: str = ""
+    error: EnvError | None = None
+    line: str = ""
+    stack: str = ""
+
+
+@dataclass(eq=False, repr=False)
+class RemoteHost(ABC):
+    """Host ``number`` of a pool, outside the caller's thread: it may hang, and it may end.
+
+    ``start``, ``read``, ``reap`` and ``error_of`` are its life, in this order. Its end is noticed
+    by the poller, and handled by ``reap``.
+
+    Attributes:
+        env_fns: what makes its envs.
+        limit: seconds that a restart may take to make an env.
+        kept_spaces: observation spaces, one for all hosts whose envs sent equal spaces.
+        process: where its envs are: the process, the thread, or the handle of the actor.
+        exit: how it has ended, or why it is about to end; None before that.
+        deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
+        name: what errors call it.
+        killed: what errors say if the pool has ended it.
+        quiet: see ``watchdog.QUIET``.
+        items: the data that it sent beside rows, each with the token of its request.
+        is_cut_off: whether it has closed its connection, though it may still run.
+        sent: the number of messages that were sent, or wait to be sent; of an actor 0.
+        spaces: those that its envs had at first, and must have after a restart.
+        unmade: the envs that it has still to make.
+        closed: the envs whose ``close`` has ended, and its error.
+    """
+
+    number: int
+    ids: list[int]
+    env_fns: list[Any]
+    limit: float
+    kept_spaces: dict[bytes, Any]
+    poller: Poller
+
+    name, killed, quiet = "host", "was killed", watchdog.QUIET
+    #: What a death while it starts may come from.
+    hint = ""
+
+    def __post_init__(self) -> None:
+        # Kept over a restart, because rows that had arrived are still returned.
+        self.items: dict[int, tuple[int, Any]] = {}
+        self.spaces: dict[int, EnvSpaces] = {}
+        self.life = Life.NEW
+        self.process: Any = None
+        self.exit: Exit | None = None
+
+    # --------------------------------------------------------------------------- of each kind
+
+    @abstractmethod
+    def _launch(self) -> None:
+        """Start it; OSError if that fails."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """Send a message of ``messages.pack``, without waiting for its end."""
+
+    @abstractmethod
+    def _received(self) -> deque[tuple[int, int, Any]]:
+        """Return the queue of the items that have arrived: token, status and data."""
+
+    @abstractmethod
+    def _stack_of(self, thread: int) -> tuple[str, str]:
+        """Return the user's line and the env's frames at which this thread is now."""
+
+    @abstractmethod
+    def _kill(self) -> None:
+        """Let it end at once, and do not wait for that."""
+
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Whether it has ended, be that handled or not."""
+
+    @abstractmethod
+    def _free(self) -> Exit:
+        """Free what is left of it after its end; return how it ended."""
+
+    # ------------------------------------------------------------------------------ of all kinds
+
+    def start(self, deadline: float) -> None:
+        """Start it and return while it makes its envs, until ``deadline``; OSError if it fails."""
+        self.exit, self.is_cut_off, self.sent, self.unmade = None, False, 0, set(self.ids)
+        self.closed: dict[int, EnvError | None] = {}
+        self._launch()
+        self.deadline, self.life = deadline, Life.STARTING  # NEW | ENDED -> STARTING
+
+    def attach(self, block: Block) -> None:
+        """Let it write rows into the block from now on."""
+        self.write(messages.pack(messages.ATTACH, pickle.dumps(block.spec)))
+
+    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+        kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
+        return partial(self.write, messages.pack(kind, data))
+
+    def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
+        # A request that several envs share is pickled once, but unpickled once per env: each env
+        # has its own arguments.
+        bodies: dict[int, bytes] = {}
+        message = []
+        for token, request in pairs:
+            if id(request) not in bodies:
+                what = f"env {token & ID_MASK}: the arguments of {request.kind}"
+                bodies[id(request)] = messages.dumps(request, what)
+            message.append((token, bodies[id(request)]))
+        return partial(self.write, messages.pack(messages.REQUESTS, pickle.dumps(message)))
+
+    def cancel(self, ids: set[int]) -> set[int]:
+        return ids
+
+    def read(self) -> bool:
+        """Handle the items that have arrived; return whether there were any."""
+        items = self._received()
+        found = bool(items)
+        while items:
+            token, status, data = items[0]
+            i = token & ID_MASK
+            if status == messages.HELLO:
+                if data:  # else it has just started
+                    self._note_made(i, data)
+                if self.life is Life.STARTING and not self.unmade:
+                    self.life, self.deadline = Life.RUNNING, math.inf  # STARTING -> RUNNING
+                elif self.deadline < math.inf and self.exit is None:
+                    self.deadline = time.monotonic() + self.limit
+            elif status == messages.CLOSED:
+                self.closed[i] = self._unpack(i, status, data) if data else None
+            elif status == messages.ENDED:
+                text = data.decode(errors="replace")
+                self._note_exit(f"ended by an exception between requests: {text}")
+            elif status == messages.INVALID:
+                self.kill(_UNREADABLE)
+            elif status == messages.FAILURE and self.life is Life.STARTING:
+                self._fail_start(self._unpack(i, status, data))
+            else:
+                self.items[token & _KEY] = token & ~RESET, (status, data)
+            items.popleft()
+        return found
+
+    def _note_made(self, i: int, data: Any) -> None:
+        """Note the spaces of env ``i``, which was made."""
+        made = self._unpack(i, messages.HELLO, data, "env_fn")
+        if not isinstance(made, EnvError) and made != (old := self.spaces.get(i, made)):
+            text = f"its spaces are {made[:2]}, but the env in its place has {old[:2]}"
+            made = failures.env_error(ValueError(text), i, "env_fn")
+        if isinstance(made, EnvError):
+            self._fail_start(made)
+            self.kill()
+            return
+        if isinstance(data, bytes):  # a copy of the env's own spaces
+            digest = hashlib.sha256(data).digest()
+            kept = self.kept_spaces.setdefault(digest, made.observation_space)
+            made = made._replace(observation_space=kept)
+        self.spaces[i] = made
+        self.unmade.discard(i)
+
+    def _note_exit(self, reason: str = "", error: EnvError | None = None) -> None:
+        """Note that it ends; an earlier reason stays."""
+        if self.exit is None:
+            self.exit = Exit(reason, error)
+
+    def _fail_start(self, error: EnvError | None) -> None:
+        """Note the error of an env_fn, after which it ends by itself; None: unreadable."""
+        self._note_exit(error=error)
+        self.poller.noticed = True
+        self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
+
+    def item(self, token: int, kind: str) -> Beside | EnvError:
+        i, key = token & ID_MASK, token & _KEY
+        while self.items.get(key, (-1,))[0] != token:
+            if not self.read():  # an item arrives before its token, so it must be there
+                self.kill(_UNREADABLE)
+                return self.error_of(i)
+        status, data = self.items[key][1]
+        if isinstance(data, EnvError):
+            return data
+        found: Beside | EnvError | None = self._unpack(i, status, data, kind)
+        return self.error_of(i) if found is None else found  # an error may be false: `__len__`
+
+    def put_error(self, token: int, error: EnvError) -> None:
+        self.items[token & _KEY] = token, (messages.FAILURE, error)
+
+    def forget_item(self, token: int) -> None:
+        self.items.pop(token & _KEY, None)
+
+    def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:
+        """Return the value, or the EnvError, in an item of env ``i``.
+
+        If an error cannot be unpickled, its host is killed and the result is None. A value runs
+        code of users, so its error is that of a request of this ``kind``.
+        """
+        is_error = status in (messages.FAILURE, messages.CLOSED)
+        try:
+            return failures.unpack_failure(data, i) if is_error else pickle.loads(data)  # noqa: S301 - from our own worker process
+        except ordinary() as error:
+            if not is_error:
+                return failures.env_error(error, i, kind)
+            self.kill(_UNREADABLE)
+            return None
+
+    def kill(self, reason: str | None = None) -> None:
+        """Kill it, without waiting for its end."""
+        if reason is not None:
+            self._note_exit(f"{self.killed}: {reason}")
+        self._kill()
+
+    def end(self, reason: str | None = None) -> None:
+        """Kill it and wait for its end, a few seconds at the most."""
+        self.kill(reason)
+        self.poller.noticed = True
+
+    def close_env(self, limit: float) -> None:
+        """Let it close its env and end; it is killed after ``limit`` seconds."""
+        if self.exit is None:
+            self._note_exit()
+            self.write(messages.pack(messages.CLOSE, b""))
+            self.deadline = time.monotonic() + limit
+
+    def end_late(self) -> None:
+        """End it after its deadline, and note why."""
+        if self.exit is not None:  # it closes its envs: one moves, or an env_fn has raised
+            self.exit = self.exit._replace(reason=f"{self.killed}: close has not ended in time")
+            self.end()
+        elif self.is_cut_off:
+            self.end("it closed its connection to the pool")
+        else:
+            i = next(i for i in self.ids if i in self.unmade)
+            fact = f"did not return from env_fn within {self.limit:g} seconds"
+            (error,) = self.kill_slow([i], 0, fact)
+            self.exit = Exit(error=error)
+
+    def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
+        """Kill it because of these envs; return an error for each, with the stack of a thread."""
+        line, stack = "", ""
+        try:
+            line, stack = self._stack_of(thread)
+        finally:
+            self.end(f"{errors.name_ids(ids)} {fact}")
+        text = f"{fact}{line}; its {self.name} {self.killed}"
+        return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
+
+    def _is_alive(self) -> bool:
+        return self.life in (Life.STARTING, Life.RUNNING)
+
+    def reap(self) -> bool:
+        """Whether it has ended; if so, read its last items, and free what it has left."""
+        with interrupts.deferred():
+            if self._is_alive() and self.has_ended():
+                while self.read():
+                    pass
+                found = self._free()
+                known = self.exit or found
+                reason = known.reason or found.reason
+                self.exit = known._replace(reason=reason, stack=found.stack)
+                self.deadline, self.life = math.inf, Life.ENDED  # STARTING | RUNNING -> ENDED
+        return self.life is Life.ENDED
+
+    def note_slow_close(self, seconds: float) -> None:
+        """Note that it is killed because it was not closed within ``seconds``."""
+        known = self.exit or Exit()
+        if self._is_alive() and not known.reason and not self.has_ended():
+            reason = f"{self.killed}: it has not ended after {seconds:g} seconds"
+            self.exit = known._replace(reason=reason)
+
+    def errors_of_close(self) -> list[EnvError]:
+        """Return the errors of ``close``; of those that have not ended the first hung, or died."""
+        found = [error for error in self.closed.values() if error is not None]
+        if not (unclosed := [i for i in self.ids if i not in self.closed]):
+            return found
+        first, *rest = unclosed
+        how = Exit() if self.exit is None else self.exit
+        text = f"env {first}: could not be closed"
+        if self.exit is not None:
+            text += f": the {self.name} {how.reason}{how.line}"
+        if rest:
+            text += f"; nor could {errors.name_ids(rest)}, of the same {self.name}"
+        return [*found, EnvError(text, (first, *rest), "close", how.stack)]
+
+    def error_of(self, i: int) -> EnvError:
+        """Return the error of an env_fn, or that of ``death_of``."""
+        found = None if self.exit is None else self.exit.error
+        return self.death_of(i) if found is None else found
+
+    def death_of(self, i: int) -> WorkerDiedError:
+        """Return a new error that says how the host of env ``i`` ended."""
+        found = self.exit or Exit("has ended")
+        text = f"the {self.name} {found.reason}{found.line}"
+        if found.error is not None:
+            text += " while starting; " + found.error.message.partition("\n")[0]
+        elif self.unmade:
+            text += f" while starting{self.hint}"
+        if found.reason == "was killed by SIGKILL" and found.error is None:  # not by the pool
+            text += "; perhaps the system was out of memory"
+        others = [j for j in self.ids if j != i]
+        shared = f"; it was also that of {errors.name_ids(others)}" if others else ""
+        return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others), details=found.stack)

@@ -18,13 +18,12 @@ from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, WorkerDiedError
 from envpool_py.interrupts import suppressed
 from envpool_py.options import ProcessOptions
-from envpool_py.worker.builtin_env_workers import DummyEnvWorker, SubprocEnvWorker
+from envpool_py.worker.builtin_env_workers import DummyEnvWorker, RemoteEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.custom_worker_host import CustomWorkerHost
 from envpool_py.worker.env_worker import EnvWorker
-from envpool_py.worker.host import Host, Send
+from envpool_py.worker.host import Host, RemoteHost, Send
 from envpool_py.worker.inline_host import InlineHost
-from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.supervisor import Supervisor
 
 #: Seconds for which the caller spins for results before it sleeps, if it has its own core.
@@ -60,7 +59,7 @@ class HostGroup:
         self.all: list[Host] = []
         self._home = np.empty(count, dtype=np.intp)
         base, first = _base_of(workers[0], options), 0
-        if base is SubprocEnvWorker:
+        if base is RemoteEnvWorker:
             if count > ID_MASK:
                 raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
             spread, first = min(options.num_processes or count, count), count
@@ -106,10 +105,10 @@ class HostGroup:
         """Return a new error that says how the process of env ``i`` ended."""
         return self.remote(i).death_of(i)
 
-    def remote(self, i: int) -> ProcessHost:
+    def remote(self, i: int) -> RemoteHost:
         """Return the host of env ``i``, which is not in this process."""
         host = self.of(i)
-        assert isinstance(host, ProcessHost)  # noqa: S101 - it can end, as only these can
+        assert isinstance(host, RemoteHost)  # noqa: S101 - it can end, as only these can
         return host
 
     def prepare_tokens(
@@ -173,9 +172,9 @@ class HostGroup:
 def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     """Return the class from which the worker has ``send`` and ``recv``; None: its own."""
     kind, given = type(worker), options.given()
-    if given and not isinstance(worker, SubprocEnvWorker):
+    if given and not isinstance(worker, RemoteEnvWorker):
         raise TypeError(f"{kind.__name__} does not take {', '.join(sorted(given))}")
-    for base in (DummyEnvWorker, SubprocEnvWorker):
+    for base in (DummyEnvWorker, RemoteEnvWorker):
         if issubclass(kind, base) and kind.send is base.send and kind.recv is base.recv:
             return base
     if options.num_processes is not None:

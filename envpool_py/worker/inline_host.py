@@ -62,7 +62,7 @@ class InlineHost:
             block, self._executors, self._keep_beside, self._keep_error, block.keep_info
         )
 
-    def item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as ProcessHost
+    def item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as RemoteHost
         return self._beside[token & (ID_MASK | ASK)]
 
     def forget_item(self, token: int) -> None:

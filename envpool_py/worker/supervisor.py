@@ -18,11 +18,11 @@ import math
 import multiprocessing
 import os
 import select
-import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
@@ -38,9 +38,9 @@ from envpool_py.env.heartbeat import CLOSING, MAKING, REQUEST
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, warn
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
-from envpool_py.worker import file_descriptors, messages, process_host, worker_loop
+from envpool_py.worker import file_descriptors, messages, worker_loop
 from envpool_py.worker.cores_and_threads import ready_to_fork, usable_cores
-from envpool_py.worker.host import Life
+from envpool_py.worker.host import Life, RemoteHost
 from envpool_py.worker.poller import Poller
 from envpool_py.worker.process_host import ProcessHost, forks
 from envpool_py.worker.watchdog import SHARES_STACKS, Watchdog
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from envpool_py.worker.fork_server import Context
 
 _LOGGER = logging.getLogger("envpool_py")
+#: Seconds after which a pool warns of a slow ``env_fn``, and kills a host that it restarts.
+SLOW_START = 60.0
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
 #: What an env has not done that is stuck in this phase of its request.
 PHASES = {REQUEST: "end its request", CLOSING: "return from close", MAKING: "return from env_fn"}
-# Windows has no SIGCONT, and threads take no signal.
-_CONTINUE: int = getattr(signal, "SIGCONT", 0)
 
 
 def obstacle() -> str:
@@ -94,7 +94,7 @@ class Supervisor:
         if num_processes > 1 and type(self.context).__name__ == "ForkServerContext":
             self.context = self._server()
         self._pid = os.getpid()
-        self.hosts: list[ProcessHost] = []
+        self.hosts: list[RemoteHost] = []
         self.watchdog: Watchdog | None = None
         self.timed = self.has_step_timeout = options.step_timeout is not None
         self._options = options
@@ -162,13 +162,13 @@ class Supervisor:
         may_spin = len(self._shares) <= len(usable_cores())
         results = self.poller.theirs
         shared = worker_loop.Shared(may_spin, self._options, results, self._memory, theirs, stacks)
-        self._add_hosts(ProcessHost, self.context, shared)
+        self._add_hosts(partial(ProcessHost, context=self.context, shared=shared))
 
-    def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
+    def _add_hosts(self, make: Callable[..., RemoteHost]) -> None:
+        limit, kept_spaces = self._options.step_timeout or SLOW_START, dict[bytes, Any]()
         for number, share in enumerate(self._shares):
             env_fns = [self._fns[i] for i in share]
-            host = kind(number, share.tolist(), env_fns, context, shared, self.poller)
-            host.kept_spaces = self.hosts[0].kept_spaces if self.hosts else host.kept_spaces
+            host = make(number, share.tolist(), env_fns, limit, kept_spaces, self.poller)
             self.hosts.append(host)
 
     def set_env_fn(self, i: int, env_fn: Callable[[], object]) -> None:
@@ -198,14 +198,14 @@ class Supervisor:
         try:
             if self._servers:
                 threads = self._options.threads_per_process
-                self._servers[0].prepare(self._fns, threads, process_host.SLOW_START)
+                self._servers[0].prepare(self._fns, threads, SLOW_START)
             elif forks(self.context):  # once here, rather than in each process
                 for name in sorted(set[str]().union(*map(env_by_name.modules_of, self._fns))):
                     with interrupts.suppressed(Exception, SystemExit):  # the env raises it again
                         importlib.import_module(name)
             with self.starting(warn_of_forks=True):
                 for host in self.hosts:
-                    host.start()
+                    host.start(math.inf)
         except ordinary(OSError) as found:
             error: Any = found
             text = f"{error.strerror}: cannot start {host.name} {host.number} of {len(self.hosts)}"
@@ -220,7 +220,7 @@ class Supervisor:
         Results go into ``chunks``; ``check`` is called after each event and may raise. EnvError if
         an env_fn raised, or a process has ended.
         """
-        warn_at = time.monotonic() + process_host.SLOW_START
+        warn_at = time.monotonic() + SLOW_START
         while True:
             failed = [host for host in self.hosts if host.exit is not None]
             if self.poller.noticed:
@@ -232,7 +232,7 @@ class Supervisor:
                 return {i: spaces for host in self.hosts for i, spaces in host.spaces.items()}
             left = warn_at - time.monotonic()
             if left <= 0:
-                text = f"env_fn has not returned after {process_host.SLOW_START:g} seconds"
+                text = f"env_fn has not returned after {SLOW_START:g} seconds"
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
             self.poller.fetch(chunks, 0, left)
@@ -242,7 +242,7 @@ class Supervisor:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
         self._block = block = self._new_block(spec._replace(timed=limit is not None))
-        self.watchdog = Watchdog(limit or process_host.SLOW_START, block.heartbeats)
+        self.watchdog = Watchdog(limit or SLOW_START, block.heartbeats)
         for host in self.hosts:
             host.attach(block)
         return block
@@ -250,16 +250,16 @@ class Supervisor:
     def _new_block(self, spec: Spec) -> Block:
         return Block(spec, shared_memory.allocate(self._memory, nbytes(spec)))
 
-    def restart(self, host: ProcessHost) -> None:
-        """Restart an ended process and return while it makes its envs; OSError if that fails."""
+    def restart(self, host: RemoteHost) -> None:
+        """Restart an ended host and return while it makes its envs; OSError if that fails."""
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
-        if forks(host.context) and _uses_cuda():
+        if isinstance(host, ProcessHost) and forks(host.context) and _uses_cuda():
             host.start_by(self._server(), self._pickled)
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
-            host.start()
+            host.start(time.monotonic() + SLOW_START)
             host.attach(self._block)
         self.timed = True
 
@@ -281,20 +281,8 @@ class Supervisor:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
         now = time.monotonic()
         for host in self.hosts:
-            if host.deadline > now or host.has_ended():
-                continue
-            if host.exit is not None:  # it closes its envs: one moves, or an env_fn has raised
-                reason = f"{host.killed}: close has not ended in time"
-                host.exit = host.exit._replace(reason=reason)
-                host.end()
-            elif host.stream.ended:
-                host.end("it closed its connection to the pool")
-            else:
-                i = next(i for i in host.ids if i not in host.spaces)
-                limit = self._options.step_timeout or process_host.SLOW_START
-                fact = f"did not return from env_fn within {limit:g} seconds"
-                (error,) = host.kill_slow([i], 0, fact)
-                host.exit = process_host.Exit("", error)
+            if host.deadline <= now and not host.has_ended():
+                host.end_late()
         watchdog = self.watchdog
         if self._options.step_timeout is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
@@ -311,13 +299,15 @@ class Supervisor:
     def late(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
         option = "" if self._options.step_timeout is None else "step_timeout="
-        limit = process_host.SLOW_START if self.watchdog is None else self.watchdog.limit
+        limit = SLOW_START if self.watchdog is None else self.watchdog.limit
         return f"did not {did} within {option}{limit} seconds"
 
     def _messages_sent(self) -> dict[int, int]:
         """Return for each env of processes that run the messages sent to the env's heartbeat."""
         running = [host for host in self.hosts if host.life is Life.RUNNING]
         counts = self._options.step_timeout is not None
+        for host in running:  # an interrupt may have come between a message and its count
+            host.sent = max(host.sent, int(self._block.heartbeats[host.ids[0], 2]))
         return {i: host.sent * (counts and i == host.ids[0]) for host in running for i in host.ids}
 
     def begun(self, ids: set[int]) -> set[int]:
@@ -340,8 +330,8 @@ class Supervisor:
             self._await_exits(GRACE)
             for host in self.hosts:
                 host.note_slow_close(GRACE)
-                host.signal(signal.SIGTERM)
-                host.signal(_CONTINUE)  # it may be stopped
+                if isinstance(host, ProcessHost):
+                    host.terminate()
             self._await_exits(min(0.2, GRACE))
         finally:  # also after a second Ctrl-C
             for host in self.hosts:

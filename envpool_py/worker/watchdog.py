@@ -114,14 +114,14 @@ class Stacks:
     """The part of process ``number`` in a file for Python stacks; without /proc the whole file."""
 
     def __init__(self, fd: int, number: int) -> None:
-        self._fd, self._start = fd, number * _PART if SHARES_STACKS else 0
+        self.fd, self._start = fd, number * _PART if SHARES_STACKS else 0
 
     def _dump(self, start: int = 0) -> bytes:
-        return os.pread(self._fd, _PART - start, self._start + start).partition(b"\0")[0]
+        return os.pread(self.fd, _PART - start, self._start + start).partition(b"\0")[0]
 
     def erase(self) -> None:
         """Forget the stack of the process that was here before."""
-        os.pwrite(self._fd, bytes(len(self._dump())), self._start)
+        os.pwrite(self.fd, bytes(len(self._dump())), self._start)
 
     def request(self, pid: int, thread: int, quiet: float) -> tuple[str, str]:
         """Request the stack of this process, and wait for it; see ``read``."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, ThreadVectorEnv
 from envpool_py.threads import thread_host
-from envpool_py.worker import process_host, supervisor
+from envpool_py.worker import supervisor
 from tests.faults import env_of_table, table
 from tests.faults.helpers import running
 from tests.support.helpers import children, wait_until
@@ -104,7 +104,7 @@ class Cell(logging.Handler):
         propagate, logger.propagate = logger.propagate, False
         constants = [(supervisor, "GRACE"), (thread_host, "GRACE")]
         if (self.row.place, self.row.fault) == ("env_fn", "hangs"):
-            constants.append((process_host, "SLOW_START"))
+            constants.append((supervisor, "SLOW_START"))
         before = [getattr(*constant) for constant in constants]
         for constant in constants:
             setattr(*constant, 5 if self.backend == table.RAY else 0.5)

@@ -148,17 +148,17 @@ def test_an_import_that_hangs_can_be_interrupted(tmp_path):
 
 WARNED = """
 import warnings
-from envpool_py.worker import process_host
+from envpool_py.worker import supervisor
 
 def show(message, *_):
     if "fork server" in str(message):
         texts.append(str(message))
-        process_host.SLOW_START = 60.0
+        supervisor.SLOW_START = 60.0
         open("fifo", "w").close()  # which lets the import go on
 
 os.mkfifo("fifo")
 texts = []
-process_host.SLOW_START = 0.1
+supervisor.SLOW_START = 0.1
 warnings.showwarning = show
 with pool() as envs:
     envs.reset()

@@ -32,10 +32,11 @@ from tests.faults.helpers import (
     signalling,
 )
 from tests.support import envs
-from tests.support.helpers import wait_until_blocked
+from tests.support.helpers import wait_until, wait_until_blocked
 from tests.support.places import PLACES
 
 PACKAGE = Path(envpool_py.__file__).parent
+HOST = "worker/host.py", "worker/process_host.py", "worker/messages.py"
 
 
 class SignalledPoll:
@@ -176,9 +177,30 @@ def test_a_signal_handler_raises_while_a_message_waits_or_is_written(beside):
         goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
         step = functools.partial(pool.step, [np.zeros(1 << 20, np.uint8)] * 3)
-        for _ in each_moment(step, ("worker/process_host.py", "worker/messages.py"), visits=4):
+        for _ in each_moment(step, HOST, visits=4):
             goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_message_counts_if_it_was_sent(sends):
+    """Else a process that is idle is late with a message that it never got, and is killed."""
+    with reset_pool("shmem-fork", step_timeout=60.0) as pool:
+        host, heartbeat = pool.engine.hosts.of(0), pool.engine.block.heartbeats[0]
+        send = host.stream.send
+
+        def interrupted(*args):
+            host.stream.send = send
+            if sends:
+                send(*args)
+            signal.raise_signal(signal.SIGINT)
+
+        host.stream.send = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            pool.step([""] * len(pool))
+        pool.reset()
+        count = pool.engine.hosts.supervisor._messages_sent
+        assert wait_until(lambda: count()[0] == heartbeat[2])
 
 
 SHORT = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
@@ -301,7 +323,7 @@ def test_the_end_of_a_process_may_be_interrupted_at_any_line():
         with contextlib.suppress(WorkerDiedError):
             pool.step(["", "os._exit", ""])
 
-    files = "worker/process_host.py", "worker/messages.py", "engine/flight.py"
+    files = *HOST, "engine/flight.py"
     with reset_pool("shmem-fork") as pool:
         # An interrupt while a descriptor is closed may leave it open.
         for _ in each_moment(die, files, visits=1, without=["_close_descriptors"]):

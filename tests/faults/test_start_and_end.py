@@ -139,7 +139,7 @@ def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, 
         helpers.signalling(signal.SIGINT)()
 
     monkeypatch.setattr(supervisor, "GRACE", 0.1)
-    monkeypatch.setattr("envpool_py.worker.process_host.SLOW_START", 0.1)
+    monkeypatch.setattr("envpool_py.worker.supervisor.SLOW_START", 0.1)
     path = tmp_path / "pid"
     with warnings.catch_warnings(record=True) as warned, no_process_left():
         warnings.simplefilter("always")

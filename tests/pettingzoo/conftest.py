@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envpool_py.env.request import ASK
-from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.host import RemoteHost
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
 def sides(monkeypatch):
     """All that comes by pickle beside the rows of the block."""
     found = []
-    take = ProcessHost.item
+    take = RemoteHost.item
 
     def record(host, token, kind):
         item = take(host, token, kind)
@@ -35,5 +35,5 @@ def sides(monkeypatch):
             found.append(item)
         return item
 
-    monkeypatch.setattr(ProcessHost, "item", record)
+    monkeypatch.setattr(RemoteHost, "item", record)
     return found

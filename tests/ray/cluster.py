@@ -30,24 +30,24 @@ class KeptEnvActor(EnvActor):
 
 def _open_with_kept(self):
     _open(self)
-    shared = self.hosts[0]._shared
-    make = shared.make
+    make = self.hosts[0].make
 
     def take(ids):
-        if not idle or shared.options.step_timeout is not None:
+        if not idle or self.hosts[0].step_timeout is not None:
             return make(ids)
         actor, _ = idle.pop()
         actor.again.remote(ids)
         return actor
 
-    shared.make = take
+    for host in self.hosts:
+        host.make = take
 
 
 def _keep(self, event):
-    is_last = event[2] and len(self.unclosed) == 1
-    if not is_last or self._shared.options.step_timeout is not None:  # something watches the actor
+    is_last = event[2] and len(self.ids) - len(self.closed) == 1
+    if not is_last or self.step_timeout is not None:  # something watches the actor
         return _told(self, event)
-    self._is_gone = self._poller.noticed = True
+    self._is_gone = self.poller.noticed = True
     # The actor answers when the call that waits for another event has begun.
     idle.append((self.process, ray.get(self.process.pid.remote())))
     self.process = SimpleNamespace()  # and after that one no other waits

@@ -93,10 +93,18 @@ def test_large_observations_go_through_the_object_store():
             assert (obs == np.arange(n, n + 4).reshape(4, 1, 1, 1)).all()
 
 
-def test_an_env_fn_that_raises_is_named_and_no_actor_is_left():
-    fns = [envs.CountEnv, partial(envs.raise_in_constructor, "no env")]
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_env_fn_that_raises_is_named_and_no_actor_is_left(count, tmp_path):
+    def make():
+        (tmp_path / "made").touch()
+        return envs.CountEnv()
+
+    def fail():
+        assert wait_until((tmp_path / "made").exists)
+        raise ValueError("no env")
+
     with pytest.raises(ValueError, match="env 1: env_fn raised ValueError: no env"):
-        RayVectorEnv(fns, envs_per_actor=2, num_cpus=0.01)
+        RayVectorEnv([make, fail], envs_per_actor=count, num_cpus=0.01)
     assert wait_until(lambda: not actors())
 
 
