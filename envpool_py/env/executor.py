@@ -50,10 +50,7 @@ class FinalInfo(dict[str, Any]):
 
 
 class RecycleDue(Exception):  # noqa: N818 - no error
-    """Raised in place of recreating an env that is due, so that the caller does, elsewhere.
-
-    ``args``: the row that ended its episode, if the reset was to follow in the same request.
-    """
+    """Raised in place of recreating an env that is due, so that the caller does, elsewhere."""
 
 
 class EnvSpaces(NamedTuple):
@@ -287,8 +284,6 @@ class Executor:
         try:
             with EndingCopies():
                 first, begun = self._begin_episode({})
-        except RecycleDue:
-            raise RecycleDue(spaces.snapshot(obs), reward, terminated, truncated, final) from None
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
         info = FinalInfo(begun)
@@ -349,14 +344,6 @@ class Executor:
             info = FinalInfo(info, env_error=error, final_obs=obs, final_info=final)
             return first, 0.0, False, True, info
         return obs, 0.0, False, True, final
-
-    def end_episode(self, *row: Any) -> Row:
-        """Return a row that ended an episode of the env before this one, and begin the next."""
-        obs, reward, terminated, truncated, final = row
-        self.inner = "reset"
-        first, begun = self._begin_episode({})
-        info = FinalInfo(begun, final_obs=obs, final_info=final)
-        return first, reward, terminated, truncated, info
 
     def reset(self, **kwargs: Any) -> Row:
         self._single = False
