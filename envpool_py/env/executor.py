@@ -21,8 +21,8 @@ from envpool_py import seeding
 from envpool_py.env import coroutine_envs, spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
+from envpool_py.env.end_forked_copies import FORKS, EndingCopies, end_copy
 from envpool_py.env.failures import describe, line_of
-from envpool_py.env.forks import FORKS, EndingCopies, end_copy
 from envpool_py.env.heartbeat import CLOSING, MAKING, Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import StepTimes

@@ -26,8 +26,8 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
 from envpool_py.env.block_io import actions_of, flat_rows, writer_of
+from envpool_py.env.end_forked_copies import FORKS, LOOPS, EndOfCopy, end_copy
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
-from envpool_py.env.forks import FORKS, LOOPS, EndOfCopy, end_copy
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import ASK, ID_MASK, KINDS, RESET, Request
 from envpool_py.env.step_times import StepTimes
