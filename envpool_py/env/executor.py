@@ -25,7 +25,7 @@ from envpool_py.env.end_forked_copies import FORKS, EndingCopies, end_copy
 from envpool_py.env.failures import describe, line_of
 from envpool_py.env.heartbeat import CLOSING, MAKING, Heartbeat
 from envpool_py.env.request import KINDS, Request
-from envpool_py.env.step_times import StepTimes
+from envpool_py.env.step_times import RESET_NS, RESETS, note_step
 from envpool_py.errors import warn
 from envpool_py.interrupts import is_interrupt, ordinary, suppressed
 from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
@@ -80,7 +80,8 @@ class Executor:
         #: The call that a request has made in addition, and that has not returned: "reset" or
         #: "env_fn". If the request fails, it is what has raised.
         self.inner = ""
-        self.times: StepTimes | None = None
+        #: The row of the env, see ``step_times``; None: nothing is measured.
+        self.times: Any = None
         self.heartbeat = Heartbeat()
         self.env_id = 0
         self._make()
@@ -240,7 +241,7 @@ class Executor:
                 end_copy(forks, sys.exc_info()[1])
             heartbeat.leave()
             if times is not None:
-                times.note_step(time.perf_counter_ns() - begun)
+                note_step(times, time.perf_counter_ns() - begun)
 
     def _instrumented_reset(self, **kwargs: Any) -> Any:
         self.heartbeat.enter()
@@ -251,7 +252,8 @@ class Executor:
         finally:
             self.heartbeat.leave()
         if self.times is not None:
-            self.times.note_reset(time.perf_counter_ns() - begun)
+            self.times[RESETS] += 1
+            self.times[RESET_NS] += time.perf_counter_ns() - begun
         return result
 
     def finish(self, row: Row) -> Row:

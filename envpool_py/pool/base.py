@@ -34,9 +34,8 @@ from envpool_py.pool import arguments, call_guard, engine_for_sessions, frame_gr
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.inner import Inner
-from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
+from envpool_py.pool.keywords import ProcessPoolKeywords, check_options, spell_out
 from envpool_py.pool.recv_async import recv_async
-from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_isinstance import class_of
 from envpool_py.pool.workers_call_pool import join_workers
