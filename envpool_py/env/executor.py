@@ -322,9 +322,9 @@ class Executor:
 
     def row_of(self, request: Request) -> Any:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
-        if request.kind == "lost_step":
-            return self.lost_step(request.args[0], request.error)
         with EndingCopies():
+            if request.kind == "lost_step":
+                return self.lost_step(request.args[0], request.error)
             row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.kind == "reset":
             self._single = request.single
