@@ -259,11 +259,9 @@ def split(keywords: Mapping[str, Any]) -> AllOptions:
     Raises:
         TypeError, ValueError, OSError: an option is wrong.
     """
-
-    def options_of(cls: Any) -> Any:
-        return cls(**{name: keywords[name] for name in cls.__annotations__ if name in keywords})
-
-    options = AllOptions(*map(options_of, CLASSES))
+    options = AllOptions(
+        *(cls(**{k: v for k, v in keywords.items() if k in cls.__annotations__}) for cls in CLASSES)
+    )
     if options.pool.record is not None and options.env.reset_fn is not None:
         raise ValueError(
             "record: not possible with reset_fn, because a record cannot hold what the function"
