@@ -210,7 +210,8 @@ class ProcessOptions:
             ``envpool_py.make`` finds best; in the pool classes the same as False.
         fresh_process: recreate an env in a new process after an exception, at ``recycle`` and by
             ``restart``, for simulators that leak or can start only once per process; not with
-            several envs per process. False: in its process, which is faster.
+            several envs per process, nor with ``recycle`` in same_step mode. False: in its process,
+            which is faster.
         num_processes: the number of worker processes, each with an equal share of the envs. None:
             one per env.
     """
@@ -258,16 +259,20 @@ def split(keywords: Mapping[str, Any]) -> AllOptions:
     Raises:
         TypeError, ValueError, OSError: an option is wrong.
     """
-
-    def options_of(cls: Any) -> Any:
-        return cls(**{name: keywords[name] for name in cls.__annotations__ if name in keywords})
-
-    options = AllOptions(*map(options_of, CLASSES))
+    options = AllOptions(
+        *(cls(**{k: v for k, v in keywords.items() if k in cls.__annotations__}) for cls in CLASSES)
+    )
     if options.pool.record is not None and options.env.reset_fn is not None:
         raise ValueError(
             "record: not possible with reset_fn, because a record cannot hold what the function"
             " returned; use episode_seeds=True, or pass seeds and options to reset()"
         )
-    if options.pool.record is not None and options.processes.fresh_process and options.env.recycle:
-        raise ValueError("record: not possible with recycle and fresh_process; drop one of them")
+    if options.env.recycle is not None and options.processes.fresh_process:
+        if options.pool.record is not None:
+            raise ValueError("record: not possible with recycle and fresh_process; drop one")
+        if options.env.autoreset_mode == SAME_STEP:
+            raise ValueError(
+                "recycle: not possible with fresh_process in same_step mode, where the row that"
+                " ends an episode would wait for a new process; pass autoreset_mode='next_step'"
+            )
     return options

@@ -40,7 +40,7 @@ from envpool_py.pool.base import RECORDED, BaseVectorEnv
 from envpool_py.pool.pool_classes import pool_class
 from envpool_py.record import file_format
 from envpool_py.record.file_format import Event, Row
-from envpool_py.record.untrusted import require
+from envpool_py.record.untrusted_files import require
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLACE = re.compile(r" \([^()]*:\d+\)$")

@@ -22,7 +22,7 @@ from envpool_py.cli.naming import (
 from envpool_py.cli.progress import showing
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import file_format
-from envpool_py.record.untrusted import require
+from envpool_py.record.untrusted_files import require
 from envpool_py.replayer import Replay, replay
 
 HELP = "repeat a recorded run in this process, and debug where it failed"

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from glob import escape
 from pathlib import Path
 
-from envpool_py.record.untrusted import read_json
+from envpool_py.record.untrusted_files import read_json
 
 try:
     import fcntl

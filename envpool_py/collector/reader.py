@@ -21,7 +21,7 @@ from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.places import FORMAT, METADATA, PACKED, folder_of, packed_of
 from envpool_py.env import spaces
 from envpool_py.record import plain_codec
-from envpool_py.record.untrusted import (
+from envpool_py.record.untrusted_files import (
     LEAST_LIMIT,
     field,
     open_file,

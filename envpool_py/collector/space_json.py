@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.record.untrusted import LEAST_LIMIT, checked_size, require
+from envpool_py.record.untrusted_files import LEAST_LIMIT, checked_size, require
 
 #: By kind of space, the arguments of its constructor, which are attributes of the space as well.
 _ARGUMENTS: dict[type[gym.Space[Any]], tuple[str, ...]] = {

@@ -38,7 +38,7 @@ from envpool_py.env.block import BESIDE, Beside, Block
 from envpool_py.env.request import GENERATION, ID_MASK, TOKEN_BYTES, Request, pack_token
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
-from envpool_py.record.recorder import Recorder
+from envpool_py.record.record_writer import RecordWriter
 from envpool_py.worker.host_group import HostGroup
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Flight:
         self.states = States(hosts.num_envs, hosts.death_of)
         self.arrivals = Arrivals(self.states)
         self.asked: dict[int, Asked] = {}
-        self.recorder: Recorder | None = None
+        self.recorder: RecordWriter | None = None
         self.closed = False
         self.polls_since: float | None = None
         self.awaiting: asyncio.Task[Any] | None = None

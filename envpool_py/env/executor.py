@@ -21,11 +21,11 @@ from envpool_py import seeding
 from envpool_py.env import coroutine_envs, spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
+from envpool_py.env.end_forked_copies import FORKS, EndingCopies, end_copy
 from envpool_py.env.failures import describe, line_of
-from envpool_py.env.forks import FORKS, EndingCopies, end_copy
 from envpool_py.env.heartbeat import CLOSING, MAKING, Heartbeat
 from envpool_py.env.request import KINDS, Request
-from envpool_py.env.step_times import StepTimes
+from envpool_py.env.step_times import RESET_NS, RESETS, note_step
 from envpool_py.errors import warn
 from envpool_py.interrupts import is_interrupt, ordinary, suppressed
 from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
@@ -50,10 +50,7 @@ class FinalInfo(dict[str, Any]):
 
 
 class RecycleDue(Exception):  # noqa: N818 - no error
-    """Raised in place of recreating an env that is due, so that the caller does, elsewhere.
-
-    ``args``: the row that ended its episode, if the reset was to follow in the same request.
-    """
+    """Raised in place of recreating an env that is due, so that the caller does, elsewhere."""
 
 
 class EnvSpaces(NamedTuple):
@@ -83,7 +80,8 @@ class Executor:
         #: The call that a request has made in addition, and that has not returned: "reset" or
         #: "env_fn". If the request fails, it is what has raised.
         self.inner = ""
-        self.times: StepTimes | None = None
+        #: The row of the env, see ``step_times``; None: nothing is measured.
+        self.times: Any = None
         self.heartbeat = Heartbeat()
         self.env_id = 0
         self._make()
@@ -243,7 +241,7 @@ class Executor:
                 end_copy(forks, sys.exc_info()[1])
             heartbeat.leave()
             if times is not None:
-                times.note_step(time.perf_counter_ns() - begun)
+                note_step(times, time.perf_counter_ns() - begun)
 
     def _instrumented_reset(self, **kwargs: Any) -> Any:
         self.heartbeat.enter()
@@ -254,7 +252,8 @@ class Executor:
         finally:
             self.heartbeat.leave()
         if self.times is not None:
-            self.times.note_reset(time.perf_counter_ns() - begun)
+            self.times[RESETS] += 1
+            self.times[RESET_NS] += time.perf_counter_ns() - begun
         return result
 
     def finish(self, row: Row) -> Row:
@@ -287,8 +286,6 @@ class Executor:
         try:
             with EndingCopies():
                 first, begun = self._begin_episode({})
-        except RecycleDue:
-            raise RecycleDue(spaces.snapshot(obs), reward, terminated, truncated, final) from None
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
         info = FinalInfo(begun)
@@ -325,9 +322,9 @@ class Executor:
 
     def row_of(self, request: Request) -> Any:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
-        if request.kind == "lost_step":
-            return self.lost_step(request.args[0], request.error)
         with EndingCopies():
+            if request.kind == "lost_step":
+                return self.lost_step(request.args[0], request.error)
             row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.kind == "reset":
             self._single = request.single
@@ -349,14 +346,6 @@ class Executor:
             info = FinalInfo(info, env_error=error, final_obs=obs, final_info=final)
             return first, 0.0, False, True, info
         return obs, 0.0, False, True, final
-
-    def end_episode(self, *row: Any) -> Row:
-        """Return a row that ended an episode of the env before this one, and begin the next."""
-        obs, reward, terminated, truncated, final = row
-        self.inner = "reset"
-        first, begun = self._begin_episode({})
-        info = FinalInfo(begun, final_obs=obs, final_info=final)
-        return first, reward, terminated, truncated, info
 
     def reset(self, **kwargs: Any) -> Row:
         self._single = False

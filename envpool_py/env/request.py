@@ -48,7 +48,6 @@ KINDS = {
     "reset": Kind(has_row=True),
     "seed": Kind(has_row=True),
     "lost_step": Kind(has_row=True),
-    "end_episode": Kind(has_row=True),
     "get_attr": Kind(),
     "set_attr": Kind(recorded=True),
     "call": Kind(recorded=True),
@@ -72,7 +71,6 @@ class Request(NamedTuple):
     ``reset``       ``seed=``, ``options=``, ...   (obs, info)
     ``seed``        ``seed``                       ``[seed]``
     ``lost_step``   ``obs``                        a row, see ``Executor.lost_step``
-    ``end_episode`` the row before                 a row, see ``Executor.end_episode``
     ``get_attr``    ``name``                       the value
     ``set_attr``    ``name, value``                None
     ``call``        ``method, *args, **kwargs``    the result of the method

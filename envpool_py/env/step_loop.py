@@ -26,11 +26,10 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
 from envpool_py.env.block_io import actions_of, flat_rows, writer_of
+from envpool_py.env.end_forked_copies import FORKS, LOOPS, EndOfCopy, end_copy
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
-from envpool_py.env.forks import FORKS, LOOPS, EndOfCopy, end_copy
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import ASK, ID_MASK, KINDS, RESET, Request
-from envpool_py.env.step_times import StepTimes
 from envpool_py.interrupts import ordinary
 
 #: Used in place of a final observation that is in the block.
@@ -78,7 +77,7 @@ class StepLoop:
         self._steppers: list[Any] = [None] * block.spec.num_envs
         for i, executor in self._executors.items():
             executor.env_id, executor.heartbeat = i, self._heartbeat
-            executor.times = StepTimes(block.times[i]) if len(block.times) else None
+            executor.times = block.times[i].data if len(block.times) else None
             executor.warn = self._warn
             executor.keep_final = partial(self._keep_final, i)
             self._steppers[i] = executor.stepper

@@ -23,23 +23,11 @@ _BINS = 40 * _PER_DOUBLING  # up to 2 ** 40 ns, 18 minutes
 NUMBERS = _COUNTS + _BINS
 
 
-class StepTimes:
-    """Writes the row of one env, int64 ``(NUMBERS,)``."""
-
-    def __init__(self, row: Array) -> None:
-        self._row: Any = row.data
-
-    def note_step(self, nanoseconds: int) -> None:
-        row = self._row
-        row[STEPS] += 1
-        row[STEP_NS] += nanoseconds
-        place = int(math.log2(nanoseconds | 1) * _PER_DOUBLING)  # | 1: a logarithm for 0, too
-        row[_COUNTS + min(place, _BINS - 1)] += 1
-
-    def note_reset(self, nanoseconds: int) -> None:
-        row = self._row
-        row[RESETS] += 1
-        row[RESET_NS] += nanoseconds
+def note_step(row: Any, nanoseconds: int) -> None:
+    row[STEPS] += 1
+    row[STEP_NS] += nanoseconds
+    place = int(math.log2(nanoseconds | 1) * _PER_DOUBLING)  # | 1: a logarithm for 0, too
+    row[_COUNTS + min(place, _BINS - 1)] += 1
 
 
 def percentile(counts: Array, share: float) -> NDArray[np.float64]:

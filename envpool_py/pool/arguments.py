@@ -105,10 +105,8 @@ def reset_requests(
     for i, one_seed, one in zip(ids, seeds, options, strict=True):
         if one is not None and not isinstance(one, Mapping):
             raise TypeError(f"env {i}: options must be a dict or None, got {type(one).__name__}")
-        own = dict(kwargs)
         # None in a list is passed to the env; None for all envs is no argument.
-        if seeded:
-            own["seed"] = one_seed
+        own = {**kwargs, "seed": one_seed} if seeded else {**kwargs}
         if with_options:
             own["options"] = None if one is None else dict(one)
         requests.append(Request("reset", kwargs=own))

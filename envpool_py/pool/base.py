@@ -30,17 +30,16 @@ from envpool_py.env_ids import IdArray, Ids, Selection
 from envpool_py.errors import EnvError, warn
 from envpool_py.interrupts import suppressed
 from envpool_py.options import AllOptions, EnvOptions, check_timeout, split
-from envpool_py.pool import arguments, call_guard, frame_grid, session_calls
+from envpool_py.pool import arguments, call_guard, engine_for_sessions, frame_grid
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.inner import Inner
-from envpool_py.pool.keywords import ProcessPoolKeywords, check_options
+from envpool_py.pool.keywords import ProcessPoolKeywords, check_options, spell_out
 from envpool_py.pool.recv_async import recv_async
-from envpool_py.pool.signatures import spell_out
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_isinstance import class_of
-from envpool_py.pool.worker_calls import join_workers
-from envpool_py.record.recorder import Recorder
+from envpool_py.pool.workers_call_pool import join_workers
+from envpool_py.record.record_writer import RecordWriter
 from envpool_py.seeding import Seed
 from envpool_py.worker import supervisor
 from envpool_py.worker.cores_and_threads import warn_of_torch
@@ -344,7 +343,7 @@ class BaseVectorEnv:
         return self._ask(ids_.one_of(id, env_id), Request("render", kwargs=kwargs))
 
     recv_async = recv_async
-    sessions = session_calls.sessions
+    sessions = engine_for_sessions.sessions
     render_grid = frame_grid.render_grid
     __class__ = property(class_of)
 
@@ -590,7 +589,7 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
         facts = {name: every[name] for name in (*RECORDED, "on_error")}
         facts |= {"env": env, "pool": type(pool).__name__, "num_envs": pool.env_num}
         facts["roots"] = list(engine.flight.positions.roots.values())
-        engine.flight.recorder = Recorder(engine.block, Path(options.pool.record), facts)
+        engine.flight.recorder = RecordWriter(engine.block, Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()
 

@@ -1,7 +1,8 @@
 """The options of pools as keywords: types, names of other libraries, refusals.
 
 Default, meaning and check of an option are in ``envpool_py.options``; here are only the
-types that type checkers and editors read, because they must be written out.
+types that type checkers and editors read, because they must be written out, and ``spell_out``,
+which writes signatures and docstrings.
 
 Each function and class that makes a pool calls ``check_options``, and ``check_env_kwargs`` if it
 takes arguments of the env as keywords; so none ignores an option, and none passes the name of an
@@ -13,11 +14,13 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from envpool_py.env_by_name import Env, takes
 from envpool_py.options import (
+    CLASSES,
     Autoreset,
     OnError,
     ProcessOptions,
@@ -25,6 +28,16 @@ from envpool_py.options import (
     Validate,
     autoreset_mode_of,
 )
+
+T = TypeVar("T", bound="Callable[..., Any]")
+
+_ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*|\Z")
+_ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {8}.*)*", re.MULTILINE)
+_PARAMETERS = {
+    name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    for cls in CLASSES
+    for name, parameter in inspect.signature(cls, eval_str=True).parameters.items()
+}
 
 
 class PoolKeywords(TypedDict, total=False):
@@ -170,3 +183,33 @@ def one_of(name: str, value: Any, options: Any, alias: str) -> Any:
     if value is not None and other is not None:
         raise TypeError(f"{name} and {alias} are the same option; pass one of them")
     return other if value is None else value
+
+
+def spell_out(keywords: Any, **defaults: Any) -> Callable[[T], T]:
+    """List these keywords in the signature, type hints and docstring, in place of ``**options``.
+
+    A decorator of functions and classes. The way they are called does not change. ``defaults``:
+    those that differ from the options' own.
+    """
+    added = [
+        _PARAMETERS[name].replace(default=defaults.get(name, _PARAMETERS[name].default))
+        for name in keywords.__annotations__
+    ]
+
+    def decorate(target: T) -> T:
+        function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+        signature = inspect.signature(function)
+        kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*kept, *added])
+        del function.__annotations__["options"]
+        function.__annotations__.update((each.name, each.annotation) for each in added)
+        if target.__doc__:  # python -OO has none
+            owners = [*CLASSES, *reversed(getattr(target, "__mro__", (target,)))]
+            docs = [inspect.cleandoc(owner.__doc__ or "") for owner in owners]
+            meanings = {entry[1]: entry[0] for doc in docs for entry in _ENTRY.finditer(doc)}
+            names = [each.name for each in [*kept, *added] if each.name != "self"]
+            text = "\n".join(["\nArgs:", *(meanings[name] for name in names), ""])
+            target.__doc__ = _ARGS.sub(lambda _: text, docs[-1] + "\n", count=1)
+        return target
+
+    return decorate

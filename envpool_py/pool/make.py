@@ -12,9 +12,14 @@ from envpool_py.env_by_name import Env, env_fn_of
 from envpool_py.options import Backend, Context, NumProcesses, RecoveryOptions
 from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import OF_PROCESSES, ProcessPoolKeywords, check_options, one_of
+from envpool_py.pool.keywords import (
+    OF_PROCESSES,
+    ProcessPoolKeywords,
+    check_options,
+    one_of,
+    spell_out,
+)
 from envpool_py.pool.pool_classes import DummyVectorEnv, ThreadVectorEnv, pool_class
-from envpool_py.pool.signatures import spell_out
 from envpool_py.worker.supervisor import obstacle
 
 # The defaults of `make` that differ from those of the pools.

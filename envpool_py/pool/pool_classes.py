@@ -12,8 +12,13 @@ from typing_extensions import Unpack  # typing has it from Python 3.11 on
 from envpool_py.options import Context, NumProcesses, check_count
 from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import PoolKeywords, ProcessPoolKeywords, check_options, one_of
-from envpool_py.pool.signatures import spell_out
+from envpool_py.pool.keywords import (
+    PoolKeywords,
+    ProcessPoolKeywords,
+    check_options,
+    one_of,
+    spell_out,
+)
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 

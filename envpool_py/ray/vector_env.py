@@ -14,8 +14,7 @@ from envpool_py.errors import warn
 from envpool_py.options import INTEGER, NumProcesses
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import PoolKeywords, check_options
-from envpool_py.pool.signatures import spell_out
+from envpool_py.pool.keywords import PoolKeywords, check_options, spell_out
 from envpool_py.ray.actor_supervisor import ActorSupervisor
 from envpool_py.worker.builtin_env_workers import RemoteEnvWorker
 

@@ -23,7 +23,7 @@ from envpool_py.env import spaces
 from envpool_py.env.request import KINDS
 from envpool_py.options import ALWAYS, FIRST, OFF, autoreset_mode_of
 from envpool_py.record import plain_codec
-from envpool_py.record.untrusted import field, is_int, open_file, require
+from envpool_py.record.untrusted_files import field, is_int, open_file, require
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.

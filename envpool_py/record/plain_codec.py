@@ -18,7 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.record.untrusted import KINDS, check_values, checked_size
+from envpool_py.record.untrusted_files import KINDS, check_values, checked_size
 
 #: The deepest nesting that is encoded.
 MAX_DEPTH = 100

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from envpool_py.record.untrusted import check_values, checked_size, field, open_file, require
+from envpool_py.record.untrusted_files import check_values, checked_size, field, open_file, require
 
 #: Modules of what Stable-Baselines3, its predecessor and we have in a ``VecNormalize``.
 _OWNERS = ("envpool_py.sb3.", "stable_baselines3.common.", "stable_baselines.common.")

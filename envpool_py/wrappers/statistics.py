@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.env.spaces import map_tree
-from envpool_py.record import untrusted
+from envpool_py.record import untrusted_files
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 from envpool_py.wrappers.vector import map_columns
 
@@ -179,9 +179,9 @@ def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike
 
 
 def _read(name: str) -> dict[_Path, RunningMeanStd]:
-    with untrusted.field(f"{name}: is no file that VectorEnvNormObs.save wrote"):
-        file = untrusted.read_archive(Path(name))
-        paths = json.loads(untrusted.text_of(file["paths"]))
+    with untrusted_files.field(f"{name}: is no file that VectorEnvNormObs.save wrote"):
+        file = untrusted_files.read_archive(Path(name))
+        paths = json.loads(untrusted_files.text_of(file["paths"]))
         return {tuple(path): _leaf(file, n) for n, path in enumerate(paths)}
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.env.spaces import map_tree, snapshot
-from envpool_py.record import untrusted
-from envpool_py.record.untrusted import field, open_file, read_archive, text_of
+from envpool_py.record import untrusted_files
+from envpool_py.record.untrusted_files import field, open_file, read_archive, text_of
 from envpool_py.sb3.common.preprocessing import is_image_space
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
 from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
@@ -284,7 +284,7 @@ def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
     try:
         with field(str(path)):
             is_ours = isinstance(found, Part) and found.name.endswith(".VecNormalize")
-            untrusted.require(is_ours, f"holds a {type(found).__name__}, no VecNormalize")
+            untrusted_files.require(is_ours, f"holds a {type(found).__name__}, no VecNormalize")
             state = vars(found)
             statistics = [
                 _statistics_of(*(getattr(part, name, None) for name in _MOMENTS))
@@ -307,7 +307,7 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
         else:
             is_small = type(value) is int and abs(value) <= sys.float_info.max
             known = name in _SETTINGS and (is_small or type(value) is float)
-        untrusted.require(known, f"{name:.80}: no setting, or of a wrong type")
+        untrusted_files.require(known, f"{name:.80}: no setting, or of a wrong type")
     return settings
 
 
@@ -315,10 +315,10 @@ def _statistics_of(mean: Any, var: Any, count: Any) -> RunningMeanStd:
     found = RunningMeanStd()
     with field("statistics"):
         arrays = [np.array(moment) for moment in (mean, var, count)]
-        untrusted.require(all(a.dtype.kind in "biuf" for a in arrays), "no real numbers")
+        untrusted_files.require(all(a.dtype.kind in "biuf" for a in arrays), "no real numbers")
         found.mean, found.var = (array.astype(np.float64) for array in arrays[:2])
         found.count = float(arrays[2])
-        untrusted.require(found.mean.shape == found.var.shape, "mean and var differ in shape")
+        untrusted_files.require(found.mean.shape == found.var.shape, "mean and var differ in shape")
     return found
 
 

@@ -1,4 +1,4 @@
-"""``SessionCalls``: what the sessions of a pool ask of its engine, without a wait."""
+"""``EngineForSessions``: what the sessions of a pool ask of its engine, without a wait."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def sessions(self: Any) -> Sessions:
 
     if self.autoreset_mode is not None:
         raise ValueError("sessions: they reset the envs; make the pool with autoreset_mode=None")
-    return Sessions(SessionCalls(self))
+    return Sessions(EngineForSessions(self))
 
 
 def _one(i: int) -> Selection:
     return Selection(np.array([i]))
 
 
-class SessionCalls:
+class EngineForSessions:
     """Requests to single envs, and their results; see ``sessions.Calls``.
 
     In the place of the frame of a call, it lets the pool refuse other calls.

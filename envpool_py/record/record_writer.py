@@ -1,4 +1,4 @@
-"""``Recorder`` writes the record of a pool; ``file_format`` has the format.
+"""``RecordWriter`` writes the record of a pool; ``file_format`` has the format.
 
 Each chunk is written with one system call: that of a request before the request is sent, that of a
 batch before the batch is returned. If the program is killed, everything that was finished is in the
@@ -27,7 +27,7 @@ from envpool_py.record import digest, file_format, plain_codec
 from envpool_py.record.file_format import describe
 
 
-class Recorder:
+class RecordWriter:
     """Write the record of one pool to ``path``, which must not exist; only its owner can read it.
 
     The calls for each env are in the order of events: ``requests`` before a request is sent; then
