@@ -16,10 +16,7 @@ from envpool_py.pool.pool_classes import (
 from envpool_py.replayer import Replay, replay
 from envpool_py.wrappers import (
     AtariInfo,
-    ClipAction,
-    ClipReward,
     ContinuousToDiscrete,
-    FrameStackObservation,
     MultiDiscreteToDiscrete,
     NormalizeReward,
     RecordEpisodeStatistics,
@@ -33,13 +30,10 @@ from envpool_py.wrappers import (
 __all__ = [
     "AtariInfo",
     "BaseVectorEnv",
-    "ClipAction",
-    "ClipReward",
     "ContinuousToDiscrete",
     "DummyVectorEnv",
     "EnvError",
     "EnvTimeoutError",
-    "FrameStackObservation",
     "MultiDiscreteToDiscrete",
     "NormalizeReward",
     "RecordEpisodeStatistics",

@@ -13,7 +13,6 @@ from envpool_py.collector import AsyncCollector
 from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import DummyVecEnv, SubprocVecEnv
 from envpool_py.wrappers import (
-    FrameStackObservation,
     NormalizeReward,
     RecordEpisodeStatistics,
     VectorEnvNormObs,
@@ -189,7 +188,6 @@ WRAPPERS = [
     RecordEpisodeStatistics,
     VectorEnvNormObs,
     VectorEnvWrapper,
-    partial(FrameStackObservation, stack_size=2),
 ]
 
 

@@ -2,8 +2,6 @@
 
 from envpool_py.wrappers.action import ContinuousToDiscrete, MultiDiscreteToDiscrete
 from envpool_py.wrappers.atari import AtariInfo
-from envpool_py.wrappers.clip import ClipAction, ClipReward
-from envpool_py.wrappers.frame_stack import FrameStackObservation
 from envpool_py.wrappers.norm_obs import VectorEnvNormObs
 from envpool_py.wrappers.old_gym import OldGymEnv
 from envpool_py.wrappers.record_episode_statistics import RecordEpisodeStatistics
@@ -15,10 +13,7 @@ from envpool_py.wrappers.vector import VectorEnvWrapper
 
 __all__ = [
     "AtariInfo",
-    "ClipAction",
-    "ClipReward",
     "ContinuousToDiscrete",
-    "FrameStackObservation",
     "MultiDiscreteToDiscrete",
     "NormalizeReward",
     "OldGymEnv",

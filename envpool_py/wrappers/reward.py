@@ -20,8 +20,8 @@ class NormalizeReward(EpisodeWrapper):
 
     Each env has its own return, ``return * gamma + reward``, which starts at 0 in each episode. The
     rows of a batch first update the statistics, then each reward is ``reward / sqrt(var +
-    epsilon)``. On whole batches the result is that of Stable-Baselines3's ``VecNormalize``, whose
-    limit a ``ClipReward`` around this wrapper adds. Rows of resets do not count.
+    epsilon)``. On whole batches the result is that of Stable-Baselines3's ``VecNormalize`` without
+    its limit: ``np.clip(reward, -10, 10)`` adds that. Rows of resets do not count.
 
     Args:
         venv: the pool to wrap; its rewards are scalars.

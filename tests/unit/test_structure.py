@@ -93,8 +93,8 @@ def is_property(node):
 
 
 PUBLIC = {
-    *("AtariInfo", "BaseVectorEnv", "ClipAction", "ClipReward", "ContinuousToDiscrete"),
-    *("DummyVectorEnv", "EnvError", "EnvTimeoutError", "FrameStackObservation"),
+    *("AtariInfo", "BaseVectorEnv", "ContinuousToDiscrete"),
+    *("DummyVectorEnv", "EnvError", "EnvTimeoutError"),
     *("MultiDiscreteToDiscrete", "NormalizeReward", "RecordEpisodeStatistics", "RecordVideo"),
     *("Replay", "ReplayError", "RunningMeanStd", "ShmemVectorEnv", "SubprocVectorEnv"),
     *("TruncatedAsTerminated", "VectorEnvNormObs", "VectorEnvWrapper", "WorkerDiedError"),
