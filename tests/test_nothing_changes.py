@@ -14,7 +14,6 @@ from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import DummyVecEnv, SubprocVecEnv
 from envpool_py.wrappers import (
     NormalizeReward,
-    RecordEpisodeStatistics,
     VectorEnvNormObs,
     VectorEnvWrapper,
 )
@@ -185,7 +184,6 @@ def test_envpool(kind, backend):
 
 WRAPPERS = [
     NormalizeReward,
-    RecordEpisodeStatistics,
     VectorEnvNormObs,
     VectorEnvWrapper,
 ]

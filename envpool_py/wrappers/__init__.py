@@ -4,7 +4,6 @@ from envpool_py.wrappers.action import ContinuousToDiscrete, MultiDiscreteToDisc
 from envpool_py.wrappers.atari import AtariInfo
 from envpool_py.wrappers.norm_obs import VectorEnvNormObs
 from envpool_py.wrappers.old_gym import OldGymEnv
-from envpool_py.wrappers.record_episode_statistics import RecordEpisodeStatistics
 from envpool_py.wrappers.record_video import RecordVideo
 from envpool_py.wrappers.reward import NormalizeReward
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
@@ -17,7 +16,6 @@ __all__ = [
     "MultiDiscreteToDiscrete",
     "NormalizeReward",
     "OldGymEnv",
-    "RecordEpisodeStatistics",
     "RecordVideo",
     "RunningMeanStd",
     "TruncatedAsTerminated",

@@ -15,7 +15,7 @@ from envpool_py.env_ids import Ids
 from envpool_py.pool import frame_grid
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.video_encoder import VideoFileMixin
-from envpool_py.wrappers.vector import VectorEnvWrapper, is_last, of_reset
+from envpool_py.wrappers.vector import VectorEnvWrapper, is_last
 
 
 class RecordVideo(VideoFileMixin, VectorEnvWrapper):
@@ -91,7 +91,7 @@ class RecordVideo(VideoFileMixin, VectorEnvWrapper):
         return self._name is not None
 
     def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        if of_reset(batch):
+        if len(batch) == 2:  # of ``reset``
             if self._first in self.venv.batch_ids:
                 self._begin_episode()
             self._record(batch[-1])
