@@ -25,7 +25,6 @@ from envpool_py.wrappers import AtariInfo as AtariInfo
 from envpool_py.wrappers import ContinuousToDiscrete as ContinuousToDiscrete
 from envpool_py.wrappers import MultiDiscreteToDiscrete as MultiDiscreteToDiscrete
 from envpool_py.wrappers import NormalizeReward as NormalizeReward
-from envpool_py.wrappers import RecordVideo as RecordVideo
 from envpool_py.wrappers import RunningMeanStd as RunningMeanStd
 from envpool_py.wrappers import TruncatedAsTerminated as TruncatedAsTerminated
 from envpool_py.wrappers import VectorEnvNormObs as VectorEnvNormObs

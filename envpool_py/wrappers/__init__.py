@@ -4,7 +4,6 @@ from envpool_py.wrappers.action import ContinuousToDiscrete, MultiDiscreteToDisc
 from envpool_py.wrappers.atari import AtariInfo
 from envpool_py.wrappers.norm_obs import VectorEnvNormObs
 from envpool_py.wrappers.old_gym import OldGymEnv
-from envpool_py.wrappers.record_video import RecordVideo
 from envpool_py.wrappers.reward import NormalizeReward
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 from envpool_py.wrappers.truncation import TruncatedAsTerminated
@@ -16,7 +15,6 @@ __all__ = [
     "MultiDiscreteToDiscrete",
     "NormalizeReward",
     "OldGymEnv",
-    "RecordVideo",
     "RunningMeanStd",
     "TruncatedAsTerminated",
     "VectorEnvNormObs",

@@ -95,7 +95,7 @@ def is_property(node):
 PUBLIC = {
     *("AtariInfo", "BaseVectorEnv", "ContinuousToDiscrete"),
     *("DummyVectorEnv", "EnvError", "EnvTimeoutError"),
-    *("MultiDiscreteToDiscrete", "NormalizeReward", "RecordVideo"),
+    *("MultiDiscreteToDiscrete", "NormalizeReward"),
     *("Replay", "ReplayError", "RunningMeanStd", "ShmemVectorEnv", "SubprocVectorEnv"),
     *("TruncatedAsTerminated", "VectorEnvNormObs", "VectorEnvWrapper", "WorkerDiedError"),
     *("ThreadVectorEnv", "make", "replay"),
