@@ -23,8 +23,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 import envpool_py.sb3 as own
 from envpool_py.sb3.common import atari_wrappers, env_util, monitor
 from envpool_py.sb3.common.env_checker import EnvCheckError, check_env
-from envpool_py.sb3.common.vec_env import patch_gym
-from tests.sb3.envs import BOX, WalkEnv
+from tests.sb3.envs import WalkEnv
 from tests.sb3.reference import assert_same, outcome, walk_together
 from tests.support.checked import Good, changed, raises
 from tests.support.envs import draw
@@ -202,14 +201,6 @@ def test_results_are_read_alike(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pandas.*\[sb3\]"):
         monitor.load_results(folder)
-
-
-def test_patch_gym_refuses_what_is_neither_of_gym_nor_of_gymnasium():
-    env = WalkEnv()
-    for convert, right in ((patch_gym._patch_env, env), (patch_gym._convert_space, BOX)):
-        assert convert(right) is right
-        with pytest.raises(ValueError, match="but a gymnasium"):
-            convert(3)
 
 
 # ---------------------------------------------------------------------------------- check_env
