@@ -9,7 +9,7 @@ import types
 import ale_py  # noqa: F401 - registers the games
 import gymnasium as gym
 import numpy as np
-import pandas
+import pandas as pd
 import pytest
 import stable_baselines3.common.atari_wrappers as sb3_atari
 import stable_baselines3.common.env_util as sb3_env_util
@@ -189,7 +189,7 @@ def test_the_files_are_read_by_pandas_and_by_stable_baselines(tmp_path):
         walk(env)
         env.close()
     names = ("monitor.csv", "a.monitor.csv", "b.monitor.csv")
-    files = [pandas.read_csv(tmp_path / name, skiprows=1) for name in names]
+    files = [pd.read_csv(tmp_path / name, skiprows=1) for name in names]
     count = len(env.get_episode_lengths())
     assert [len(file) for file in files] == [0, count, 2 * count]  # the first "a" was replaced
     found = sb3_monitor.load_results(str(tmp_path))
