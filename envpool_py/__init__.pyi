@@ -22,14 +22,9 @@ from envpool_py.ray import RayVectorEnv as RayVectorEnv
 from envpool_py.replayer import Replay as Replay
 from envpool_py.replayer import replay as replay
 from envpool_py.wrappers import AtariInfo as AtariInfo
-from envpool_py.wrappers import ClipAction as ClipAction
-from envpool_py.wrappers import ClipReward as ClipReward
 from envpool_py.wrappers import ContinuousToDiscrete as ContinuousToDiscrete
-from envpool_py.wrappers import FrameStackObservation as FrameStackObservation
 from envpool_py.wrappers import MultiDiscreteToDiscrete as MultiDiscreteToDiscrete
 from envpool_py.wrappers import NormalizeReward as NormalizeReward
-from envpool_py.wrappers import RecordEpisodeStatistics as RecordEpisodeStatistics
-from envpool_py.wrappers import RecordVideo as RecordVideo
 from envpool_py.wrappers import RunningMeanStd as RunningMeanStd
 from envpool_py.wrappers import TruncatedAsTerminated as TruncatedAsTerminated
 from envpool_py.wrappers import VectorEnvNormObs as VectorEnvNormObs

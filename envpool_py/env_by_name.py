@@ -187,9 +187,8 @@ def attach(
 
 def of(env_fns: Sequence[Callable[[], Any]]) -> dict[str, Any] | None:
     """What ``attach`` has noted of these env_fns; None if they differ or nothing is noted."""
-    first = env_fns[0]
-    same = all(env_fn is first for env_fn in env_fns)
-    return getattr(first, _ATTRIBUTE, None) if same else None
+    first, *others = [getattr(env_fn, _ATTRIBUTE, None) for env_fn in env_fns]
+    return first if all(other == first for other in others) else None
 
 
 def _name(function: Callable[..., Any]) -> str | None:

@@ -3,7 +3,6 @@
 import functools
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
@@ -13,32 +12,7 @@ from envpool_py.collector import AsyncCollector, EpisodeWriter, RandomPolicy
 from envpool_py.collector.places import Lock, packed_of
 from envpool_py.gymnasium import make_vec
 from envpool_py.record import file_format
-from envpool_py.wrappers import ClipAction, FrameStackObservation
 from tests.support.envs import CountEnv
-
-
-class BoxEnv(CountEnv):
-    """Has actions in [-1, 1], and shows the last one in its info."""
-
-    def __init__(self, tag=0):
-        super().__init__(tag)
-        self.action_space = gym.spaces.Box(-1, 1, (2,))
-
-
-def test_the_first_step_after_seed_begins_a_stack_and_the_second_does_not():
-    with FrameStackObservation(DummyVectorEnv([CountEnv]), 2, padding_type="zero") as pool:
-        pool.seed(1)
-        stacks = [pool.step([0])[0][0][:, 2].tolist() for _ in range(3)]
-    assert stacks == [[0, 1], [1, 2], [2, 3]]
-
-
-@pytest.mark.parametrize("kind", [list, tuple])
-def test_none_among_actions_is_not_clipped(kind):
-    with ClipAction(DummyVectorEnv([BoxEnv] * 2, validate="off")) as pool:
-        pool.reset()
-        infos = pool.step(kind([None, np.array([5.0, -0.5])]))[4]
-    assert infos[0]["action"] is None
-    assert infos[1]["action"].tolist() == [1, -0.5]
 
 
 def test_the_spec_is_asked_for_again_after_it_was_set():

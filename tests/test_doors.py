@@ -12,8 +12,8 @@ import pytest
 
 import envpool_py
 from envpool_py import (
-    ClipReward,
     DummyVectorEnv,
+    NormalizeReward,
     ShmemVectorEnv,
     SubprocVectorEnv,
     ThreadVectorEnv,
@@ -338,7 +338,7 @@ def envpool_of_three(make):
 
 THREE = {
     "DummyVectorEnv": (pool_of_three, set(doors.TAKE_IDS) - {"state"}),
-    "ClipReward": (lambda: ClipReward(pool_of_three(), -1, 1), set(doors.TAKE_IDS) - {"state"}),
+    "NormalizeReward": (lambda: NormalizeReward(pool_of_three()), set(doors.TAKE_IDS) - {"state"}),
     **{
         make.__name__: (
             functools.partial(envpool_of_three, make),
@@ -358,7 +358,7 @@ def test_ids_have_two_names_everywhere(name):
 def test_the_names_of_ids_of_all_classes():
     classes = {cls for cls in vars(envpool_py).values() if isinstance(cls, type)}
     classes = {cls for cls in classes if issubclass(cls, envpool_py.BaseVectorEnv)}
-    assert {VectorEnvWrapper, envpool_py.ClipAction, ThreadVectorEnv} <= classes
+    assert {VectorEnvWrapper, NormalizeReward, ThreadVectorEnv} <= classes
     for cls in classes:
         for method, names in doors.taking_ids(cls).items():
             assert {"id", "env_id"} <= names, (cls, method)

@@ -13,9 +13,7 @@ from envpool_py.collector import AsyncCollector
 from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import DummyVecEnv, SubprocVecEnv
 from envpool_py.wrappers import (
-    FrameStackObservation,
     NormalizeReward,
-    RecordEpisodeStatistics,
     VectorEnvNormObs,
     VectorEnvWrapper,
 )
@@ -186,10 +184,8 @@ def test_envpool(kind, backend):
 
 WRAPPERS = [
     NormalizeReward,
-    RecordEpisodeStatistics,
     VectorEnvNormObs,
     VectorEnvWrapper,
-    partial(FrameStackObservation, stack_size=2),
 ]
 
 

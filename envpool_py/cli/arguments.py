@@ -218,8 +218,14 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> None:
         raise UsageError(f"--wait-num is {wait_num}, but there are {num_envs} envs")
 
 
-def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any) -> BaseVectorEnv:
-    """Make the pool of ``--backend`` and so on; EnvError: an env can't be made."""
+def pool_of(
+    args: argparse.Namespace,
+    env_fn: Callable[[], Any],
+    *,
+    first: Callable[[], Any] | None = None,
+    **options: Any,
+) -> BaseVectorEnv:
+    """Make the pool of ``--backend`` and so on, with env 0 by ``first``; EnvError: it can't."""
     check_wait_num(args.wait_num, args.num_envs)
     count = args.num_processes
     if args.backend == "dummy" and count is not None:
@@ -233,4 +239,5 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
     elif args.backend != "dummy":
         default = "auto" if args.backend == "ray" else len(usable_cores())
         options["num_processes"] = count or default
-    return pool_class(args.backend)([env_fn] * args.num_envs, args.wait_num, **options)
+    env_fns = [first or env_fn, *[env_fn] * (args.num_envs - 1)]
+    return pool_class(args.backend)(env_fns, args.wait_num, **options)

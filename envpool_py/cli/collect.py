@@ -7,6 +7,8 @@ import platform
 import secrets
 import time
 import traceback
+from collections.abc import Callable
+from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,6 @@ from envpool_py.env import spaces
 from envpool_py.env.failures import describe
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.wrappers import RecordVideo
 
 HELP = "collect whole episodes of an env, asynchronously"
 EPILOG = """\
@@ -89,7 +90,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--on-error")
     text = "time limit of a step or reset; after that the env's process is killed"
     add("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
-    text = "write a video of each episode of env 0, a tile per env; the render_mode is rgb_array"
+    text = "write a video of each episode of env 0; the render_mode is rgb_array"
     add("--video", metavar="DIR", help=text)
 
 
@@ -252,19 +253,19 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
         options["step_timeout"] = args.step_timeout
     more = {} if args.video is None else {"render_mode": "rgb_array"}
     env_fn = env_fn_of(args, pettingzoo=True, **more)
+    if args.video is not None:
+        filmed = partial(_filmed, env_fn, str(Path(args.video).resolve()))
+        options["first"] = update_wrapper(filmed, env_fn)  # with the name for the record
     try:
-        pool = arguments.pool_of(args, env_fn, columns=True, record=args.record, **options)
+        return arguments.pool_of(args, env_fn, columns=True, record=args.record, **options)
     except EnvError:  # which may be an OSError as well
         raise
     except OSError as error:
         raise UsageError("--record: " + str(error).removeprefix("record: ")) from None
-    if args.video is None:
-        return pool
-    try:
-        return RecordVideo(pool, args.video)
-    except (OSError, ValueError, ImportError) as error:
-        pool.close()
-        raise UsageError(f"--video: {error}") from None
+
+
+def _filmed(env_fn: Callable[[], Any], folder: str) -> Any:
+    return gym.wrappers.RecordVideo(env_fn(), folder, episode_trigger=lambda _: True)
 
 
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:

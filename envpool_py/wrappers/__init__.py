@@ -2,12 +2,8 @@
 
 from envpool_py.wrappers.action import ContinuousToDiscrete, MultiDiscreteToDiscrete
 from envpool_py.wrappers.atari import AtariInfo
-from envpool_py.wrappers.clip import ClipAction, ClipReward
-from envpool_py.wrappers.frame_stack import FrameStackObservation
 from envpool_py.wrappers.norm_obs import VectorEnvNormObs
 from envpool_py.wrappers.old_gym import OldGymEnv
-from envpool_py.wrappers.record_episode_statistics import RecordEpisodeStatistics
-from envpool_py.wrappers.record_video import RecordVideo
 from envpool_py.wrappers.reward import NormalizeReward
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 from envpool_py.wrappers.truncation import TruncatedAsTerminated
@@ -15,15 +11,10 @@ from envpool_py.wrappers.vector import VectorEnvWrapper
 
 __all__ = [
     "AtariInfo",
-    "ClipAction",
-    "ClipReward",
     "ContinuousToDiscrete",
-    "FrameStackObservation",
     "MultiDiscreteToDiscrete",
     "NormalizeReward",
     "OldGymEnv",
-    "RecordEpisodeStatistics",
-    "RecordVideo",
     "RunningMeanStd",
     "TruncatedAsTerminated",
     "VectorEnvNormObs",

@@ -6,22 +6,20 @@ import os
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from envpool_py.env_ids import IdArray
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers import statistics
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
-from envpool_py.wrappers.vector import EpisodeWrapper
+from envpool_py.wrappers.vector import VectorEnvWrapper
 
 
-class NormalizeReward(EpisodeWrapper):
+class NormalizeReward(VectorEnvWrapper):
     """Divides rewards by the standard deviation of the discounted returns, for partial batches too.
 
     Each env has its own return, ``return * gamma + reward``, which starts at 0 in each episode. The
     rows of a batch first update the statistics, then each reward is ``reward / sqrt(var +
-    epsilon)``. On whole batches the result is that of Stable-Baselines3's ``VecNormalize``, whose
-    limit a ``ClipReward`` around this wrapper adds. Rows of resets do not count.
+    epsilon)``. On whole batches the result is that of Stable-Baselines3's ``VecNormalize`` without
+    its limit: ``np.clip(reward, -10, 10)`` adds that. Rows of resets do not count.
 
     Args:
         venv: the pool to wrap; its rewards are scalars.
@@ -48,16 +46,27 @@ class NormalizeReward(EpisodeWrapper):
         self.update_running_mean = True
         self._returns = np.zeros(len(venv))
 
-    def _begin(self, ids: IdArray) -> None:
-        self._returns[ids] = 0
+    def seed(self, seed: Any = None) -> list[list[int | None]]:
+        """Seed and reset every env."""
+        seeds = self.venv.seed(seed)
+        self._returns[:] = 0
+        return seeds
 
-    def _stepped(self, ids: IdArray, stepped: NDArray[np.bool_], batch: tuple[Any, ...]) -> Any:
-        obs, reward, *others = batch
-        rows = ids[stepped]
-        self._returns[rows] = self._returns[rows] * self.gamma + reward[stepped]
+    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        ids = self.venv.batch_ids
+        if len(batch) == 2:  # of ``reset``: the episodes that these envs were in do not count
+            self._returns[ids] = 0
+            return batch
+        obs, reward, terminated, truncated, infos = batch
+        is_reset = np.array(["is_reset" in info for info in infos], np.bool_)
+        self._returns[ids[is_reset]] = 0
+        stepped = ids[~is_reset]
+        self._returns[stepped] = self._returns[stepped] * self.gamma + reward[~is_reset]
         if self.update_running_mean:
-            self.return_rms.update(self._returns[rows])
-        return obs, reward / np.sqrt(self.return_rms.var + self.return_rms.eps), *others
+            self.return_rms.update(self._returns[stepped])
+        self._returns[ids[terminated | truncated]] = 0
+        reward = reward / np.sqrt(self.return_rms.var + self.return_rms.eps)
+        return obs, reward, terminated, truncated, infos
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to an .npz file of plain arrays; OSError if that is impossible."""

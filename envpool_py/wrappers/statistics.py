@@ -20,7 +20,6 @@ from envpool_py.env import spaces
 from envpool_py.env.spaces import map_tree
 from envpool_py.record import untrusted_files
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
-from envpool_py.wrappers.vector import map_columns
 
 #: The type of ``VectorEnvNormObs.obs_rms``.
 Statistics: TypeAlias = "RunningMeanStd | dict[Any, Statistics] | tuple[Statistics, ...] | None"
@@ -109,7 +108,11 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
     layout = _layout_of(tree, first)
     for row in others:
         spaces.split(layout, row, "obs")  # an error, if its form is another
-    return map_columns(change, layout, batch, tree)
+    columns = spaces.as_columns(layout, batch)
+    parts = map(change, spaces.split(layout, columns, "obs"), spaces.split(layout, tree, "obs"))
+    if in_rows and not spaces.is_leaf(layout):
+        return spaces.as_rows(layout, list(parts), len(batch))
+    return spaces.join(layout, parts)
 
 
 def _layout_of(tree: Any, value: Any) -> Any:

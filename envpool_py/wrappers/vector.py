@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import functools
 import types
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Self
 
 from envpool_py.env import spaces
-from envpool_py.env_ids import IdArray
 from envpool_py.pool.base import BaseVectorEnv
 
 # Attributes that a wrapper may declare differently from its pool.
@@ -182,35 +179,6 @@ def forward_to_pool(cls: type[Any], pool: str) -> None:
 forward_to_pool(VectorEnvWrapper, "venv")
 
 
-class EpisodeWrapper(VectorEnvWrapper):
-    """The base class of wrappers that keep something of the current episode of each env."""
-
-    def seed(self, seed: Any = None) -> list[list[int | None]]:
-        """Seed and reset every env."""
-        seeds = self.venv.seed(seed)
-        self._begin(np.arange(len(self)))
-        return seeds
-
-    @abstractmethod
-    def _begin(self, ids: IdArray) -> None:
-        """Forget the episode of these envs."""
-
-    @abstractmethod
-    def _stepped(self, ids: IdArray, stepped: NDArray[np.bool_], batch: tuple[Any, ...]) -> Any:
-        """Return a batch of these envs for the caller; ``stepped``: which rows are of steps."""
-
-    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        ids = self.venv.batch_ids
-        if of_reset(batch):  # the episodes that these envs were in do not count
-            self._begin(ids)
-            return batch
-        is_reset = first_rows(batch[-1], automatic=False)
-        self._begin(ids[is_reset])
-        batch = self._stepped(ids, ~is_reset, batch)
-        self._begin(ids[batch[2] | batch[3]])
-        return batch
-
-
 def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
     """Whether the pool inside all wrappers has this attribute; properties are not evaluated."""
     while isinstance(venv, VectorEnvWrapper):
@@ -221,32 +189,6 @@ def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
 def is_last(info: dict[str, Any]) -> bool:
     """Whether the row of this info ends an episode and has the first observation of the next."""
     return "final_obs" in info and "final_info" in info
-
-
-def of_reset(batch: tuple[Any, ...]) -> bool:
-    """Return whether ``reset`` returned the batch: observations and infos, and no rewards."""
-    return len(batch) == 2
-
-
-def first_rows(infos: Any, *, automatic: bool = True) -> NDArray[np.bool_]:
-    """Return which rows of a batch are those of resets, bool ``(k,)``; ``automatic``: ``is_last``.
-
-    The rows that ``reset`` returns are not marked.
-    """
-    first = ["is_reset" in info or (automatic and is_last(info)) for info in infos]
-    return np.array(first, np.bool_)
-
-
-def map_columns(function: Callable[..., Any], layout: Any, obs: Any, *trees: Any) -> Any:
-    """Change the leaves of a batch, arrays ``(k, ...)``; return it in its form, rows or columns.
-
-    ``function`` also gets that leaf of each of ``trees``.
-    """
-    whole = (spaces.as_columns(layout, obs), *trees)
-    leaves = map(function, *(spaces.split(layout, tree, "obs") for tree in whole))
-    if spaces.is_leaf(layout) or not isinstance(obs, np.ndarray):
-        return spaces.join(layout, leaves)
-    return spaces.as_rows(layout, list(leaves), len(obs))
 
 
 def _stack_like(batch: Any, rows: list[Any]) -> Any:

@@ -41,7 +41,7 @@ COLLECT = [
     (f"{COUNT} --policy {PARTS}:NoPolicy", f"--policy: {PARTS}:NoPolicy has no __call__"),
     (f"{COUNT} --record /tmp", "--record: /tmp exists and is not overwritten"),
     (f"{COUNT} --backend dummy --step-timeout 1", "--step-timeout: the dummy backend has no"),
-    (f"{PARTS}:count_env --video OUT", "--video: env 0: render_mode is None"),
+    (f"{PARTS}:count_env --video OUT", "env_fn raised ValueError: Render mode is None"),
     (f"{PARTS}:space_env --out OUT --env-kwarg name=graph", "--out: a Graph space has no"),
 ]
 OTHERS = [

@@ -1,4 +1,4 @@
-"""Videos and grids show the frames of the envs; files are read with another reader (OpenCV)."""
+"""Grids show the frames of the envs; videos are whole, whatever happens meanwhile."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.gymnasium import VectorEnv
-from envpool_py.wrappers import RecordVideo
+from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, VecVideoRecorder
 from tests.faults.helpers import kill
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
@@ -45,6 +45,10 @@ def colours(image, count, columns=2):
     return found
 
 
+def recorded(venv, folder):
+    return VecVideoRecorder(venv, str(folder), lambda _: True, 9)
+
+
 def frames(path):
     file = cv2.VideoCapture(str(path))
     count = int(file.get(cv2.CAP_PROP_FRAME_COUNT))
@@ -64,78 +68,28 @@ def test_a_grid_tiles_the_frames_of_all_or_some():
         assert colours(pool.render_grid([0]), 1) == [(0, 1)]
 
 
-def test_what_is_refused(tmp_path):
+def test_a_grid_needs_frames():
     with DummyVectorEnv([lambda: Painted(0), lambda: Painted(1, mode=None)]) as pool:
         pool.reset()
         with pytest.raises(ValueError, match="env 1: render returned NoneType.*rgb_array"):
             pool.render_grid()
-        with pytest.raises(ValueError, match="env 1: render_mode is None"):
-            RecordVideo(pool, str(tmp_path))
-        with pytest.raises(ValueError, match="not both"):
-            RecordVideo(pool, str(tmp_path), bool, bool)
-
-
-@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-def test_a_video_has_the_frames_of_its_episode(mode, tmp_path):
-    pool = ShmemVectorEnv(fns(3), num_processes=2, autoreset_mode=mode)
-    with RecordVideo(pool, str(tmp_path), episode_trigger=lambda n: n == 1) as envs:
-        envs.reset()
-        for _ in range(12):
-            _, _, terminated, truncated, _ = envs.step([0, 0, 0])
-            ended = terminated | truncated
-            if mode is None and ended.any():
-                envs.reset(np.flatnonzero(ended))
-    assert [path.name for path in tmp_path.iterdir()] == ["rl-video-episode-1.mp4"]
-    found = [colours(image, 3) for image in frames(envs.video_path)]
-    last = 3 if mode == "same_step" else 4  # there the last frame is lost in the reset
-    assert found == [[(0, t), (1, t), (2, t)] for t in range(last + 1)]
-
-
-def test_a_video_of_some_envs_by_steps(tmp_path):
-    pool = DummyVectorEnv(fns(3), autoreset_mode="same_step")
-    start = {"step_trigger": lambda step: step == 2, "video_length": 6}
-    kind = {"name_prefix": "two", "env_ids": [2, 1], "fps": 20}
-    with RecordVideo(pool, str(tmp_path), **start, **kind) as envs:
-        envs.reset()
-        for _ in range(9):
-            envs.step([0, 0, 0])
-        assert not envs.recording
-    path = tmp_path / "two-step-2.mp4"
-    assert list(tmp_path.iterdir()) == [path]
-    # Tiles are in the order of the ids, one below the other.
-    shown = [[tag for tag, _ in colours(image, 2, columns=1)] for image in frames(path)]
-    assert shown == [[2, 1]] * 6
-    assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == 20
-
-
-def test_partial_batches_keep_the_last_image_of_the_others(tmp_path):
-    pool = DummyVectorEnv(fns(4), wait_num=2, autoreset_mode="same_step")
-    first = {"step_trigger": lambda step: step == 1, "video_length": 2}
-    with RecordVideo(pool, str(tmp_path), **first) as envs:
-        envs.reset()
-        envs.step([0] * 4)  # rows of 0 and 1
-        envs.step([0] * 2, envs.batch_ids)  # rows of 2 and 3
-        assert not envs.recording
-    shown = [colours(image, 4) for image in frames(envs.video_path)]
-    assert shown[0][:2] == [(0, 1), (1, 1)]
-    assert shown[1] == [(0, 1), (1, 1), (2, 1), (3, 1)]
 
 
 @pytest.mark.parametrize("how", ["restart", "another pool"])
 def test_a_video_ends_though_a_process_was_started_meanwhile(how, tmp_path, beside):
-    pool = ShmemVectorEnv(fns(2), context="fork")
-    envs = RecordVideo(pool, str(tmp_path))
+    venv = ShmemVecEnv(fns(2), start_method="fork")
+    envs = recorded(venv, tmp_path)
     envs.reset()
-    other = pool
+    other = venv
     if how == "restart":
-        kill(pool, 1)
-        envs.reset([1])
+        kill(venv.pool, 1)
+        envs.reset()
     else:
         other = ShmemVectorEnv(fns(1), context="fork")
     closing = beside(envs.close)
     closing.join(20)
     has_ended = not closing.is_alive()
-    pool.close()  # else an encoder that waits for the end of these processes would never end
+    venv.close()  # else an encoder that waits for the end of these processes would never end
     other.close()
     assert has_ended
     assert len(frames(envs.video_path)) == (2 if how == "restart" else 1)
@@ -143,14 +97,15 @@ def test_a_video_ends_though_a_process_was_started_meanwhile(how, tmp_path, besi
 
 INTERRUPTED = """
 import os, signal
-from tests.peers.test_record_video import DummyVectorEnv, RecordVideo, fns, frames
-with RecordVideo(DummyVectorEnv(fns(1)), ".") as envs:
-    envs.reset()
-    try:
-        os.killpg(0, signal.SIGINT)  # as the terminal does
-        envs.step([0])
-    except KeyboardInterrupt:
-        envs.step([0])
+from tests.peers.test_record_video import DummyVecEnv, fns, frames, recorded
+envs = recorded(DummyVecEnv(fns(1)), ".")
+envs.reset()
+try:
+    os.killpg(0, signal.SIGINT)  # as the terminal does
+    envs.step([0])
+except KeyboardInterrupt:
+    envs.step([0])
+envs.close()
 assert len(frames(envs.video_path)) == 2
 """
 
@@ -162,23 +117,22 @@ def test_ctrl_c_does_not_end_a_video(tmp_path):
 
 
 def test_a_video_that_cannot_be_written(tmp_path):
-    path = tmp_path / "rl-video-episode-0.mp4"
+    path = tmp_path / "rl-video-step-0-to-step-9.mp4"
     path.mkdir()
-    with DummyVectorEnv(fns(1)) as pool:
-        envs = RecordVideo(pool, str(tmp_path))
-        envs.reset()
-        with pytest.raises(OSError, match=f"{re.escape(str(path))}: .*[Dd]irectory"):
-            envs.close()
+    envs = recorded(DummyVecEnv(fns(1)), tmp_path)
+    envs.reset()
+    with pytest.raises(OSError, match=f"{re.escape(str(path))}: .*[Dd]irectory"):
+        envs.close()
 
 
 def test_a_video_that_close_did_not_finish_warns(tmp_path):
-    pool = DummyVectorEnv(fns(1))
-    envs = RecordVideo(pool, str(tmp_path))
+    venv = DummyVecEnv(fns(1))
+    envs = recorded(venv, tmp_path)
     envs.reset()
     path = envs.video_path
     with pytest.warns(ResourceWarning, match=re.escape(f"{path} was not ended")):
         del envs
-    pool.close()
+    venv.close()
     assert len(frames(path)) == 1
 
 
@@ -195,21 +149,6 @@ class Faulty(Painted):
         if self.episode < 0:
             raise gym.error.ResetNeeded("reset before render")
         return super().render()
-
-
-@pytest.mark.parametrize("kind", [DummyVectorEnv, ShmemVectorEnv])
-@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-def test_an_env_that_was_recreated_shows_its_last_image_until_it_is_reset(tmp_path, kind, mode):
-    made = [lambda i=i: Faulty(i) for i in range(2)]
-    pool = kind(made, on_error="restart", autoreset_mode=mode)
-    with RecordVideo(pool, str(tmp_path), episode_trigger=lambda _: True) as envs:
-        envs.reset(seed=0)
-        for _ in range(3):
-            *_, truncated, infos = envs.step([0, 0])
-        assert ("env_error" in infos[1], truncated.tolist()) == (True, [False, True])
-    found = [colours(image, 2, 1) for image in frames(envs.video_path)]
-    lost = (1, 0) if mode == "same_step" else (1, 2)
-    assert found == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)], [(0, 3), lost]]
 
 
 def test_a_vector_env_renders_the_last_frame_of_an_env_that_was_recreated():

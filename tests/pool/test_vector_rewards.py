@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from envpool_py import EnvError, RecordEpisodeStatistics, replay
+from envpool_py import EnvError, replay
 from envpool_py.collector import AsyncCollector, RandomPolicy, evaluate
 from tests.support.envs import CountEnv, VectorRewardEnv
 from tests.support.places import BACKENDS, PLACES, QUICK
@@ -133,19 +133,18 @@ def test_a_record_of_them_is_replayed_whole_and_env_by_env(place, tmp_path):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", BACKENDS)
-def test_the_collector_and_wrappers(place, mode):
+def test_the_collector(place, mode):
     """Batches of resets, which come first, have scalars."""
     for wait_num in (1, 3):
         found = []
         for fns in (UNDECLARED, DECLARED):
             with PLACES[place](fns, autoreset_mode=mode, wait_num=wait_num) as pool:
                 policy = RandomPolicy(pool, 0)
-                statistics = RecordEpisodeStatistics(pool, stats_key="stats")
-                collector = AsyncCollector(statistics, policy)
+                collector = AsyncCollector(pool, policy)
                 episodes = [*collector.episodes(6)]
                 batches = [next(collector.steps(5))]
                 rollout = collector.rollout(4)
-                evaluated = evaluate(statistics, policy, episodes=5)
+                evaluated = evaluate(pool, policy, episodes=5)
             assert all(each.rewards.shape == (len(each), 3) for each in episodes)
             assert all(batch.rewards.shape == (5, 3) for batch in batches)
             episodes = sorted((e.env_id, e.episode_id, e.rewards.tolist()) for e in episodes)

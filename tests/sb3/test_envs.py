@@ -9,13 +9,13 @@ import types
 import ale_py  # noqa: F401 - registers the games
 import gymnasium as gym
 import numpy as np
+import pandas as pd
 import pytest
 import stable_baselines3.common.atari_wrappers as sb3_atari
 import stable_baselines3.common.env_util as sb3_env_util
 import stable_baselines3.common.monitor as sb3_monitor
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit, TransformReward
-from pandas.testing import assert_frame_equal
 from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.envs import BitFlippingEnv
@@ -23,8 +23,7 @@ from stable_baselines3.common.envs import BitFlippingEnv
 import envpool_py.sb3 as own
 from envpool_py.sb3.common import atari_wrappers, env_util, monitor
 from envpool_py.sb3.common.env_checker import EnvCheckError, check_env
-from envpool_py.sb3.common.vec_env import patch_gym
-from tests.sb3.envs import BOX, WalkEnv
+from tests.sb3.envs import WalkEnv
 from tests.sb3.reference import assert_same, outcome, walk_together
 from tests.support.checked import Good, changed, raises
 from tests.support.envs import draw
@@ -183,33 +182,19 @@ def test_the_rules_of_the_monitor(package):
             env.step(0)
 
 
-def test_results_are_read_alike(tmp_path, monkeypatch):
-    folder = str(tmp_path)
-    for package in MONITORS:
-        with pytest.raises(package.LoadMonitorResultsError):
-            package.load_results(folder)
-    monitor.ResultsWriter(folder, {"t_start": 1e9}).close()
-    assert_frame_equal(monitor.load_results(folder), sb3_monitor.load_results(folder))
+def test_the_files_are_read_by_pandas_and_by_stable_baselines(tmp_path):
+    monitor.ResultsWriter(str(tmp_path), {"t_start": 1e9}).close()
     for name, override in (("a", True), ("b", False), ("b", False), ("a", True)):
         env = monitor.Monitor(Lives(), str(tmp_path / name), True, (), ("left",), override)
         walk(env)
         env.close()
-    found = monitor.load_results(folder)
-    assert len(found) == 3 * len(env.get_episode_lengths()) > 9  # the first file was replaced
-    assert_frame_equal(found, sb3_monitor.load_results(folder))
-    files = {str(tmp_path / f"{name}monitor.csv") for name in ("", "a.", "b.")}
-    assert {*monitor.get_monitor_files(folder)} == {*sb3_monitor.get_monitor_files(folder)} == files
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"pandas.*\[sb3\]"):
-        monitor.load_results(folder)
-
-
-def test_patch_gym_refuses_what_is_neither_of_gym_nor_of_gymnasium():
-    env = WalkEnv()
-    for convert, right in ((patch_gym._patch_env, env), (patch_gym._convert_space, BOX)):
-        assert convert(right) is right
-        with pytest.raises(ValueError, match="but a gymnasium"):
-            convert(3)
+    names = ("monitor.csv", "a.monitor.csv", "b.monitor.csv")
+    files = [pd.read_csv(tmp_path / name, skiprows=1) for name in names]
+    count = len(env.get_episode_lengths())
+    assert [len(file) for file in files] == [0, count, 2 * count]  # the first "a" was replaced
+    found = sb3_monitor.load_results(str(tmp_path))
+    assert sorted(found["left"]) == sorted([*files[1]["left"], *files[2]["left"]])
+    assert {path.name for path in tmp_path.iterdir()} == {*names}
 
 
 # ---------------------------------------------------------------------------------- check_env

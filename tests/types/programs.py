@@ -18,10 +18,10 @@ with ShmemVectorEnv([object] * 2, autoreset_mode="next_step", context="spawn") a
 """,
     "partial": """
 from envpool_py import SubprocVectorEnv, WorkerDiedError
-from envpool_py.wrappers import RecordEpisodeStatistics
+from envpool_py.wrappers import NormalizeReward
 
 with SubprocVectorEnv([object] * 4, wait_num=2, on_error="restart", max_restarts=None) as pool:
-    envs = RecordEpisodeStatistics(pool)
+    envs = NormalizeReward(pool)
     envs.send_reset(seed=[1, 2, 3, 4])
     while envs.waiting_id:
         try:

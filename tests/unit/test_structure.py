@@ -93,9 +93,9 @@ def is_property(node):
 
 
 PUBLIC = {
-    *("AtariInfo", "BaseVectorEnv", "ClipAction", "ClipReward", "ContinuousToDiscrete"),
-    *("DummyVectorEnv", "EnvError", "EnvTimeoutError", "FrameStackObservation"),
-    *("MultiDiscreteToDiscrete", "NormalizeReward", "RecordEpisodeStatistics", "RecordVideo"),
+    *("AtariInfo", "BaseVectorEnv", "ContinuousToDiscrete"),
+    *("DummyVectorEnv", "EnvError", "EnvTimeoutError"),
+    *("MultiDiscreteToDiscrete", "NormalizeReward"),
     *("Replay", "ReplayError", "RunningMeanStd", "ShmemVectorEnv", "SubprocVectorEnv"),
     *("TruncatedAsTerminated", "VectorEnvNormObs", "VectorEnvWrapper", "WorkerDiedError"),
     *("ThreadVectorEnv", "make", "replay"),

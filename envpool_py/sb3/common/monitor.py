@@ -11,8 +11,6 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py import extras
-
 
 class EpisodeLog:
     """What ``Monitor`` and ``VecMonitor`` share, a mixin: the time of the start, and the file."""
@@ -172,37 +170,3 @@ class ResultsWriter:
     def close(self) -> None:
         """Close the file."""
         self.file_handler.close()
-
-
-class LoadMonitorResultsError(Exception):
-    """There are no files of a monitor."""
-
-
-def get_monitor_files(path: str) -> list[str]:
-    """The monitors' files in a directory."""
-    return [str(file) for file in Path(path).glob(f"*{Monitor.EXT}")]
-
-
-def load_results(path: str) -> Any:
-    """Read the monitors' files of a directory.
-
-    Return a pandas DataFrame of one row per episode, sorted by time: the columns of the files and
-    ``index``, the row in its file. ``t`` counts from the start of the earliest monitor. Without
-    such files, LoadMonitorResultsError; without pandas, MissingPackageError.
-    """
-    pandas = extras.load("pandas", f"load_results needs pandas; {extras.hint('sb3')}")
-    files = get_monitor_files(path)
-    if not files:
-        raise LoadMonitorResultsError(f"no files *{Monitor.EXT} in {path}")
-    starts, frames = [], []
-    for name in files:
-        with Path(name).open() as file:
-            starts.append(json.loads(file.readline().removeprefix("#"))["t_start"])
-            frame = pandas.read_csv(file)
-        if not frame.empty:
-            frames.append(frame.assign(t=frame["t"] + starts[-1]))
-    if not frames:
-        return pandas.DataFrame(columns=["r", "l", "t"]).reset_index()
-    episodes = pandas.concat(frames).sort_values("t").reset_index()
-    episodes["t"] -= min(starts)
-    return episodes
