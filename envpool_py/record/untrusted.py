@@ -108,14 +108,12 @@ def read_array(
     if mmap:
         array: NDArray[Any] = np.memmap(stream, dtype, "r", start, shape, order)
     else:
-        data = bytearray(size)
-        rest = memoryview(data)
+        array = np.empty(shape, dtype, order)
+        rest = memoryview(array.reshape(-1, order="A").view(np.uint8)) if size else b""
         while rest:
-            chunk = stream.read(min(len(rest), 1 << 24))
-            require(chunk, "cut off")
-            rest[: len(chunk)] = chunk
-            rest = rest[len(chunk) :]
-        array = np.ndarray(shape, dtype, data, order=order)
+            length = stream.readinto(rest[: 1 << 24])  # type: ignore[attr-defined]
+            require(length, "cut off")
+            rest = rest[length:]
     check_values(array)
     return array
 

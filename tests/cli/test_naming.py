@@ -65,7 +65,7 @@ def test_the_transcripts_of_the_docs(folder, cli, caplog):
         for text in (WHICH.sub("", each) for each in expected):
             assert text.startswith("(Pdb) ") or ": about" in text or text in shown, (line, shown)
     written = {path.suffix for path in folder.iterdir() if path.is_file()}
-    assert written == {".py", ".npz", ".png", ".record"}
+    assert written == {".py", ".png", ".record"}
     assert (folder / "timeline.png").read_bytes().startswith(b"\x89PNG")
     assert any((folder / "videos").iterdir())
 
