@@ -47,9 +47,6 @@ examples:
 #: How a collection ended, by the exit status.
 _ENDED = {1: "ended by an error", INTERRUPTED: "interrupted"}
 
-#: Options that the episodes depend on, for the metadata.
-_RECORDED = ("seed", "num_envs", "steps", "episodes")
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_env(parser, "; or PettingZoo's name")
@@ -266,7 +263,7 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},
         "wrappers": [wrapper.name for wrapper in args.wrapper],
         "policy": args.policy.name if args.policy else "random",
-        **{name: getattr(args, name) for name in _RECORDED},
+        **{name: getattr(args, name) for name in ("seed", "num_envs", "steps", "episodes")},
         "versions": {"python": platform.python_version(), **versions},
     }
     try:

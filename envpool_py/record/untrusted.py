@@ -21,7 +21,7 @@ from envpool_py.env.failures import describe
 #: Kinds of dtypes that hold numbers, strings and dates: no objects and no structured dtypes.
 KINDS = "biufcSUMm"
 #: The largest size of the arrays of an archive, as a multiple of the archive's size: more than
-#: zlib reaches at level 1, at which ``EpisodeWriter`` compresses. A small one may have the other.
+#: zlib reaches at its fastest. A small one may have the other.
 MAX_EXPANSION, LEAST_LIMIT = 256, 1 << 26
 #: The most rows of an array whose rows have no bytes.
 _MAX_EMPTY_ROWS = 1 << 16
@@ -109,7 +109,7 @@ def read_array(
         array: NDArray[Any] = np.memmap(stream, dtype, "r", start, shape, order)
     else:
         array = np.empty(shape, dtype, order)
-        rest = memoryview(array.reshape(-1, order="A").view(np.uint8)) if size else b""
+        rest = memoryview(array.reshape(-1, order="A").view(np.uint8).data if size else b"")
         while rest:
             length = stream.readinto(rest[: 1 << 24])  # type: ignore[attr-defined]
             require(length, "cut off")

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import json
 import multiprocessing
-import os
-import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +16,7 @@ from envpool_py import DummyVectorEnv
 from envpool_py.collector import AsyncCollector, Episode, EpisodeWriter, RandomPolicy, load, save
 from envpool_py.collector.growing import GrowingArray
 from tests.support import envs
-from tests.support.episodes import SEED, check_by_hand, equal, fingerprint, rows_of
+from tests.support.episodes import SEED, equal, fingerprint, rows_of
 from tests.support.reference import in_columns
 
 DISCRETE = spaces.Discrete(2)
@@ -156,31 +154,6 @@ def test_a_folder_without_episodes_is_begun_again(tmp_path):
     good = row_episode(np.zeros((3, 4), np.float32))
     save(tmp_path, [good], BOX, DISCRETE)
     assert fingerprint(load(tmp_path)) == fingerprint([good])
-
-
-def test_a_killed_program_leaves_its_episodes(tmp_path):
-    env_fns = [partial(envs.RandomEnv, i) for i in range(4)]
-
-    def collect(number):
-        with DummyVectorEnv(env_fns, wait_num=2) as pool:
-            collector = AsyncCollector(pool, RandomPolicy(pool, 0), seed=SEED, keep_infos=True)
-            both = pool.observation_space[0], pool.action_space[0]
-            with EpisodeWriter(tmp_path / "a", *both, append=True) as writer:
-                for episode in collector.episodes(number):
-                    writer.write(episode)
-                if number == 30:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-    process = multiprocessing.get_context("fork").Process(target=collect, args=(30,))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    found = load(tmp_path / "a")
-    assert len(found) == 30
-    check_by_hand(found, env_fns)
-    assert all(len(episode.infos) == len(episode) + 1 for episode in found)
-    collect(8)  # the file goes on from there
-    assert len(load(tmp_path / "a")) == 38
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
