@@ -1,23 +1,17 @@
 """PPO on rollouts of a collector, in which no env waits for the slowest.
 
     python examples/ppo_rollouts.py
-    python examples/ppo_rollouts.py --mode variable
     python examples/ppo_rollouts.py --sync  # the same learner on whole batches, to compare
 
 In place of the loop over `envs.step`, `collector.rollout(T)` returns the columns `[T, N]` of
 observations, actions, rewards, log-probabilities and values. An env that is ready takes its next
 step at once; one that has its T steps waits for the others. All else is PPO as ever.
-
-With `--mode variable`, the rollout has `T * N` steps, packed by env, and no env waits but at the
-end: VER (Wijmans et al., NeurIPS 2022). Fast envs are represented more: use it only if the speed of
-an env does not depend on what happens in it.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 
 import gymnasium as gym
 import numpy as np
@@ -60,36 +54,27 @@ class ActorCritic(nn.Module):
         return self.critic(torch.as_tensor(obs)).squeeze(1).numpy()
 
 
-def packed(column: np.ndarray) -> np.ndarray:
-    """A column `[T, N, ...]` of equal rollouts as `[N * T, ...]`, env after env."""
-    return column.swapaxes(0, 1).reshape(-1, *column.shape[2:])
-
-
-def advantages(model: ActorCritic, rollout: Rollout, pack: Callable) -> np.ndarray:
-    """Generalised advantage estimates, env after env."""
+def advantages(model: ActorCritic, rollout: Rollout) -> np.ndarray:
+    """Generalised advantage estimates, `[T, N]`."""
     done, rewards = rollout.terminated | rollout.truncated, rollout.rewards.copy()
     # A truncated episode goes on beyond its last observation: its value stands for the rest.
     truncated = (rollout.truncated & ~rollout.terminated)[done]
     rewards[done] += DISCOUNT * truncated * model.value(rollout.final_obs)
-    done, rewards, value = pack(done), pack(rewards), pack(rollout.extras["value"])
-    following, found, stop = model.value(rollout.next_obs), np.zeros_like(rewards), len(rewards)
-    for env_id, length in reversed(list(enumerate(rollout.lengths))):
-        next_value, later = following[env_id], 0.0
-        for t in reversed(range(stop - length, stop)):
-            delta = rewards[t] + DISCOUNT * next_value * ~done[t] - value[t]
-            found[t] = later = delta + DISCOUNT * LAMBDA * later * ~done[t]
-            next_value = value[t]
-        stop -= length
+    value, found = rollout.extras["value"], np.zeros_like(rewards)
+    next_value, later = model.value(rollout.next_obs), 0.0
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + DISCOUNT * next_value * ~done[t] - value[t]
+        found[t] = later = delta + DISCOUNT * LAMBDA * later * ~done[t]
+        next_value = value[t]
     return found
 
 
 def learn(model: ActorCritic, optimiser: torch.optim.Optimizer, rollout: Rollout) -> None:
     """Some epochs of PPO over one rollout."""
-    pack = packed if rollout.rewards.ndim == 2 else np.asarray
-    gain = advantages(model, rollout, pack).astype(np.float32)
-    columns = rollout.obs, rollout.actions, rollout.extras["log_prob"], rollout.extras["value"]
-    obs, actions, log_prob, value = map(pack, columns)
-    columns = [torch.as_tensor(each) for each in (obs, actions, log_prob, gain, gain + value)]
+    gain = advantages(model, rollout).astype(np.float32)
+    target = gain + rollout.extras["value"]
+    columns = [rollout.obs, rollout.actions, rollout.extras["log_prob"], gain, target]
+    columns = [torch.as_tensor(each).flatten(0, 1) for each in columns]
     for _ in range(EPOCHS):
         for rows in torch.randperm(gain.size).split(BATCH):
             obs, action, old, advantage, target = (column[rows] for column in columns)
@@ -114,7 +99,6 @@ def make_env() -> gym.Env:
 def main() -> None:
     """Collect and learn until the goal is reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mode", choices=["equal", "variable"], default="equal")
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--goal", type=float, default=450, help="mean return of 50 episodes")
@@ -136,7 +120,7 @@ def main() -> None:
         returns: list[float] = []
         started, steps = time.perf_counter(), 0
         while steps < args.max_steps:
-            rollout = collector.rollout(STEPS, args.mode)
+            rollout = collector.rollout(STEPS)
             steps += STEPS * args.num_envs
             infos = rollout.next_infos.flat
             returns += [info["episode"]["r"] for info in infos if "episode" in info]

@@ -8,8 +8,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
 from envpool_py.cli import main
-from envpool_py.collector import AsyncCollector, EpisodeWriter, RandomPolicy
-from envpool_py.collector.places import Lock, packed_of
+from envpool_py.collector import AsyncCollector, RandomPolicy
 from envpool_py.gymnasium import make_vec
 from envpool_py.record import file_format
 from tests.support.envs import CountEnv
@@ -48,16 +47,6 @@ def test_collect_waits_for_half_of_the_envs(tmp_path):
     assert main(["collect", "CartPole-v1", *options.split()]) == 0
     sizes = [len(ids) for kind, ids, _ in file_format.read(path)[1] if kind == file_format.ROWS]
     assert set(sizes[:4]) == {3}
-
-
-def test_a_file_that_another_writer_is_completing_is_refused(tmp_path):
-    path, space = tmp_path / "a.npz", gym.spaces.Discrete(2)
-    packed_of(path).mkdir()
-    lock = Lock(packed_of(path))
-    with pytest.raises(BlockingIOError, match="another EpisodeWriter is writing there"):
-        EpisodeWriter(path, space, space)
-    lock.release()
-    EpisodeWriter(path, space, space).close()
 
 
 class GrowsItsArgument(CountEnv):

@@ -27,8 +27,8 @@ No file is edited.
 examples:
   envpool-py check mine.py:MyEnv --env-kwarg size=3   is the env sound?
   envpool-py tune mine.py:MyEnv --num-envs 16         which pool is the fastest?
-  envpool-py collect CartPole-v1 --episodes 100 --out cartpole.npz
-  envpool-py show cartpole.npz
+  envpool-py collect CartPole-v1 --episodes 100 --out cartpole
+  envpool-py show cartpole
 
 exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C, 141 if
 the program that reads the output has ended

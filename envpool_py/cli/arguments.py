@@ -8,8 +8,10 @@ import importlib.util
 import json
 import math
 import multiprocessing
+import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +19,7 @@ from typing import Any, NoReturn
 from envpool_py import extras
 from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported, printable
-from envpool_py.collector.file import check_path
+from envpool_py.collector.file import earlier
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import FOREIGN, OWN
 from envpool_py.pool.pool_classes import BACKENDS, pool_class
@@ -106,20 +108,35 @@ def seconds(text: str) -> float:
 
 def writable(path: str) -> str:
     """The type of a file that can be written, or ``-``; nothing is changed."""
-    try:
-        if path != "-":
-            check_path(path, append=True)  # whether it may be replaced is checked later
-    except OSError as error:
-        raise UsageError(str(error)) from None
+    file = Path(os.path.realpath(path))
+    if path != "-":
+        if file.exists() and not file.is_file():
+            raise UsageError(f"{path}: is not a regular file")
+        if file.exists() and not os.access(file, os.W_OK):
+            raise UsageError(f"{path}: is write-protected")
+        _check_folder(file)
     return path
 
 
-def episodes_file(path: str) -> str:
-    """The type of a file of episodes, or of a folder, whose name has no suffix."""
-    suffix = Path(path).suffix
-    if suffix not in ("", ".npz"):
-        raise UsageError(f"must end in .npz, or have no suffix for a folder; got {path}")
-    return writable(path)
+def episodes_folder(path: str) -> str:
+    """The type of a folder to which episodes can be written; nothing is changed."""
+    folder = Path(path)
+    try:
+        earlier(folder)
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error).replace("append to them (append=True), or ", "")) from None
+    if folder.is_file():
+        raise UsageError(f"{path}: is a file; episodes are written to a folder")
+    _check_folder(folder.resolve())
+    return path
+
+
+def _check_folder(path: Path) -> None:
+    """Check that something can be made beside or at a path."""
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
 
 
 def picture(path: str) -> str:

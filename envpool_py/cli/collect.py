@@ -27,10 +27,7 @@ from envpool_py.collector import (
     EpisodeWriter,
     Policy,
     RandomPolicy,
-    places,
-    space_json,
 )
-from envpool_py.env import spaces
 from envpool_py.env.failures import describe
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
@@ -40,21 +37,17 @@ EPILOG = """\
 With one seed and number of envs the same episodes are collected, bit for bit,
 with every backend, number of processes, wait-num and timeout, because each env
 does a fixed share of the work. A custom policy should depend only on each env's
-observations. With --no-balanced an env that is free takes the next episode:
-this is faster if some envs are slow, and the episodes then depend on timing.
+observations.
 
 Ctrl-C ends it: whole episodes are kept, and the exit status is 130.
 
 examples:
-  envpool-py collect CartPole-v1 --steps 50000 --seed 0 --out cartpole.npz
+  envpool-py collect CartPole-v1 --steps 50000 --seed 0 --out cartpole
   envpool-py collect mine.py:MyEnv --episodes 100 --record run.record
 """
 
 #: How a collection ended, by the exit status.
 _ENDED = {1: "ended by an error", INTERRUPTED: "interrupted"}
-
-#: Options that the episodes depend on, for the metadata.
-_RECORDED = ("seed", "num_envs", "steps", "episodes", "balanced")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -73,18 +66,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--backend", "--num-processes", "--context")
     text = "of the Ray cluster; auto: that of this machine; default: RAY_ADDRESS, else a new one"
     add("--address", help=text)
-    text = "each env does a fixed share, so that results do not depend on timing; default: yes"
-    add("--balanced", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "env i is seeded with S + i; default: drawn"
     add("--seed", type=at_least(0), metavar="S", help=text)
     text = "policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one"
     add_shared(parser, "--policy", help=f"{text}; default: random actions")
-    text = "where to write the episodes"
-    add("--out", type=arguments.episodes_file, metavar="FILE.npz", help=text)
-    text = "replace the file of --out if there is one"
-    add("--force", action="store_true", help=text)
-    text = "whether to compress the file; default: only if observations are images"
-    add("--compress", action=argparse.BooleanOptionalAction, help=text)
+    text = "a new folder for the episodes"
+    add("--out", type=arguments.episodes_folder, metavar="FOLDER", help=text)
     text = "a new file for envpool-py replay: all requests, and checksums of the results"
     add("--record", metavar="FILE", help=text)
     add_shared(parser, "--on-error")
@@ -123,18 +110,19 @@ def run(args: argparse.Namespace) -> int:
             collector = AsyncCollector(pool, policy, seed=args.seed)
             status = _collect(args, collector, writer, facts)
             if writer is not None:
-                status = _close(args, writer, status)
+                writer.metadata["complete"] = status == 0
+                try:
+                    writer.close()
+                except OSError as error:
+                    complain(f"{args.out}: {describe(error)}")
+                    status = status or 1
     except KeyboardInterrupt:  # maybe the second one, while the file is written or envs end
         status = INTERRUPTED
-    file, kept = None, "nothing is written"
-    if writer is not None and writer.num_episodes:
-        folder = places.folder_of(Path(args.out))
-        file = str(folder if folder.exists() else args.out)
-        kept = f"kept {writer.num_episodes} whole episodes in {file}"
     if status:
+        kept = f"kept {writer.num_episodes} whole episodes in {args.out}" if writer else "no --out"
         complain(f"{_ENDED[status]}; {kept}")
     if "steps" in facts:
-        facts |= {"file": file, "complete": status == 0}
+        facts |= {"file": args.out if writer else None, "complete": status == 0}
         arguments.report(args, facts, lambda: _show(facts))
     return status
 
@@ -147,13 +135,6 @@ def _complete(args: argparse.Namespace) -> None:
         args.seed = secrets.randbits(31)
     if args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
-    if args.out is not None:
-        out = Path(args.out)
-        if out.exists() and out.suffix != ".npz":
-            raise UsageError(f"--out: {out} exists; --force replaces .npz files only: remove it")
-        for path in (out, places.folder_of(out), places.packed_of(out)):  # also of a killed run
-            if path.exists() and not args.force:
-                raise UsageError(f"--out: {path} exists; --force replaces it")
     if args.backend == "ray":
         _connect_to_ray(args.address)
     elif args.address is not None:
@@ -185,7 +166,7 @@ def _collect(
 
     try:
         with showing(args.episodes or args.steps, progress):
-            for episode in collector.episodes(args.episodes, args.steps, balanced=args.balanced):
+            for episode in collector.episodes(args.episodes, args.steps):
                 if writer is not None:
                     try:
                         writer.write(episode)
@@ -217,19 +198,6 @@ def _collect(
             "restarts": int(collector.pool.restarts.sum()),
         }
     return 0
-
-
-def _close(args: argparse.Namespace, writer: EpisodeWriter, status: int) -> int:
-    """Complete the file; returns the exit status."""
-    if status and writer.num_episodes:
-        complain(f"{_ENDED[status]}; writing what there is")
-    writer.metadata["complete"] = status == 0
-    try:
-        writer.close()
-    except OSError as error:
-        complain(f"{args.out}: {describe(error)}")
-        return status or 1
-    return status
 
 
 def _connect_to_ray(address: str | None) -> None:
@@ -297,19 +265,11 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},
         "wrappers": [wrapper.name for wrapper in args.wrapper],
         "policy": args.policy.name if args.policy else "random",
-        **{name: getattr(args, name) for name in _RECORDED},
+        **{name: getattr(args, name) for name in ("seed", "num_envs", "steps", "episodes")},
         "versions": {"python": platform.python_version(), **versions},
     }
     try:
         env_spaces = pool.single_observation_space, pool.single_action_space
-        for space in env_spaces:
-            space_json.to_json(space)
-        # Left by a run that was killed; only now that the next run can begin.
-        places.remove_unfinished(Path(args.out))
-        compress = args.compress
-        if compress is None and args.out.endswith(".npz"):
-            leaves = spaces.leaves(spaces.layout_of(pool.observation_space[0]))
-            compress = any(leaf.dtype == "uint8" and len(leaf.shape) >= 2 for leaf in leaves)
-        return EpisodeWriter(args.out, *env_spaces, metadata, compress=bool(compress))
+        return EpisodeWriter(args.out, *env_spaces, metadata)
     except (OSError, TypeError, ValueError) as error:
         raise UsageError(f"--out: {error}") from None

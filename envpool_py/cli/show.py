@@ -1,9 +1,8 @@
-"""``envpool-py show``: print the contents of a file of episodes or of a record."""
+"""``envpool-py show``: print the contents of a folder of episodes or of a record."""
 
 from __future__ import annotations
 
 import argparse
-import zipfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +17,12 @@ from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
 from envpool_py.record import file_format
 
-HELP = "print the contents of a file of episodes or of a record"
-EPILOG = "example: envpool-py show cartpole.npz"
+HELP = "print the contents of a folder of episodes or of a record"
+EPILOG = "example: envpool-py show cartpole"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
+    parser.add_argument("file", metavar="FILE", help="a folder of collect --out, or a record")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except ValueError as error:
-        if is_record or not path.is_file() or zipfile.is_zipfile(path):
+        if is_record or path.is_dir():
             raise UsageError(str(error)) from None
-        raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
+        raise UsageError(f"{args.file}: neither a folder of episodes nor a record") from None
     rows = ((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
     report(args, facts, lambda: show_table(rows))
     return 0
@@ -44,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_episodes(path: Path) -> dict[str, Any]:
     episodes = load(path, mmap=True)
-    place = path if path.exists() else Path(f"{path}.partial")  # of a run that was killed
     returns = np.asarray(episodes.returns)
     return {
         "kind": "episodes",
@@ -55,7 +53,7 @@ def _of_episodes(path: Path) -> dict[str, Any]:
         "steps": int(episodes.lengths.sum()),
         "returns": returns.reshape(len(returns), -1).sum(axis=1).tolist(),
         "lengths": episodes.lengths.tolist(),
-        "bytes": sum(file.stat().st_size for file in [place, *place.glob("*")] if file.is_file()),
+        "bytes": sum(file.stat().st_size for file in path.iterdir()),
     }
 
 

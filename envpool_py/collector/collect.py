@@ -2,8 +2,7 @@
 
 Fast envs fill more of the batches of ``steps`` than slow ones, and episodes that end early come
 first: the first 16 random CartPole episodes of 16 envs have 17 steps on average, 16 that are chosen
-beforehand have 22. ``rollout`` with ``mode="equal"``, ``episodes`` with ``balanced=True`` and
-``evaluate`` have fixed shares of each env.
+beforehand have 22. ``rollout``, ``episodes`` and ``evaluate`` have fixed shares of each env.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -163,24 +162,17 @@ class AsyncCollector:
         self,
         num_episodes: int | None = None,
         num_steps: int | None = None,
-        *,
-        balanced: bool = True,
     ) -> Iterator[Episode]:
         """Collect, and yield each episode when it has ended; without a limit, indefinitely.
 
         Every call starts with fresh episodes. A loop that is left early leaves requests in flight:
-        the next call fetches and drops them, and so does ``pool.drain()``.
+        the next call fetches and drops them, and so does ``pool.drain()``. With a limit each env
+        does its share, fixed beforehand, so the same episodes are collected whatever the timing.
 
         Args:
-            num_episodes: collect just so many. They are counted when they start, and each that has
-                started is yielded.
-            num_steps: start no episode once there are so many steps, and finish those that run: at
-                least so many steps are yielded.
-            balanced: True: each env does its share, fixed beforehand: ``num_episodes`` episodes
-                split as ``shares`` does, or as many episodes as it takes to reach its share of
-                ``num_steps``. The same episodes are collected whatever the timing. False: an env
-                that is free takes the next episode. No env idles while another has work left, but
-                which episodes are collected depends on timing: fast envs make more of them.
+            num_episodes: collect exactly so many, split over the envs as ``shares`` does.
+            num_steps: collect at least so many steps: each env starts no episode once it has its
+                share of them, and finishes the one that runs.
 
         Raises:
             ValueError: both limits are given, or one is negative.
@@ -194,9 +186,17 @@ class AsyncCollector:
         if num_episodes is not None and num_steps is not None:
             raise ValueError("both num_episodes and num_steps are given; give one of them")
         if num_episodes is not None:
-            return self._episodes(self._while_episodes(num_episodes, balanced))
+            left = shares(num_episodes, len(self.pool))
+
+            def may_start(env_id: int) -> bool:
+                left[env_id] -= 1
+                return left[env_id] >= 0
+
+            return self._episodes(may_start)
         if num_steps is not None:
-            return self._episodes(self._while_steps(num_steps, balanced))
+            own = shares(num_steps, len(self.pool))
+            stops = [done + share for done, share in zip(self._finished_steps, own, strict=True)]
+            return self._episodes(lambda env_id: self._finished_steps[env_id] < stops[env_id])
         return self._episodes(lambda _: True)
 
     def steps(self, batch_size: int | None = None) -> Iterator[Transitions]:
@@ -222,29 +222,26 @@ class AsyncCollector:
             raise ValueError(f"batch_size must be 1 or more, got {batch_size}")
         return self._steps(batch_size)
 
-    def rollout(self, num_steps: int, mode: Literal["equal", "variable"] = "equal") -> Rollout:
+    def rollout(self, num_steps: int) -> Rollout:
         """Collect steps of all envs under one policy, and return when no env is in flight.
 
-        An env that is ready takes its next step at once: the pool's ``wait_num`` and ``timeout``
-        say for how many the policy is called. The next call continues the same episodes, unless the
-        pool was used in between, by ``steps`` for instance, or an error was raised: then, as in the
-        first call, fresh episodes are started.
+        An env that is ready takes its next step at once, and one that has made its steps waits for
+        the others, so that no env is represented more than another. The pool's ``wait_num`` and
+        ``timeout`` say for how many envs the policy is called. The next call continues the same
+        episodes, unless the pool was used in between, by ``steps`` for instance, or an error was
+        raised: then, as in the first call, fresh episodes are started.
 
         Args:
             num_steps: the steps of each env; resets are no steps.
-            mode: ``"equal"``: an env that has made its steps waits for the others, so that no env
-                is represented more than another. ``"variable"``: all envs together make
-                ``num_steps`` times as many steps as there are envs, fast ones more of them. No env
-                waits but for the last step of the others; but the data then favour what is fast.
 
         Raises:
-            ValueError: ``num_steps`` is less than 1, or there is no such mode.
+            ValueError: ``num_steps`` is less than 1.
             EnvError: an env failed; the steps of this rollout are lost.
         """
         num_envs = len(self.pool)
         layouts = self._obs_layout, self._action_layout
         keeps_infos = bool(self._keep_infos)
-        rows = RolloutBuffer(num_envs, num_steps, *layouts, mode, keeps_infos=keeps_infos)
+        rows = RolloutBuffer(num_envs, num_steps, *layouts, keeps_infos=keeps_infos)
         goes_on, self._left = self._left == ("rollout", self._uses()), None
         if goes_on:
             everyone = np.arange(num_envs)
@@ -268,26 +265,6 @@ class AsyncCollector:
         self._held = rows.held()
         self._left = "rollout", self._uses()
         return rows.finish()
-
-    def _while_episodes(self, total: int, balanced: bool) -> Callable[[int], bool]:
-        left = shares(total, len(self.pool)) if balanced else [total]
-
-        def may_start(env_id: int) -> bool:
-            pot = env_id if balanced else 0
-            left[pot] -= 1
-            return left[pot] >= 0
-
-        return may_start
-
-    def _while_steps(self, total: int, balanced: bool) -> Callable[[int], bool]:
-        if not balanced:
-            stop = self.num_steps + total
-            return lambda _: self.num_steps < stop
-        stops = [
-            done + share
-            for done, share in zip(self._finished_steps, shares(total, len(self.pool)), strict=True)
-        ]
-        return lambda env_id: self._finished_steps[env_id] < stops[env_id]
 
     def _episodes(self, may_start: Callable[[int], bool]) -> Iterator[Episode]:
         starting = [i for i in range(len(self.pool)) if may_start(i)]

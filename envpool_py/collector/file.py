@@ -1,19 +1,19 @@
-"""Files of whole episodes, without pickle: one ``.npz``, or a folder of ``.npy`` files.
+"""Write whole episodes to a folder of ``.npy`` files, without pickle.
 
-``docs/collect.md`` describes the format. The files of a folder grow with every episode (see
-``growing``), in the order in which episodes end. An ``.npz`` is ordered by (env id, episode id);
-until it is complete, its rows are in a folder beside it (see ``places``).
+``docs/collect.md`` describes the format. The files grow with every episode (see ``growing``), in
+the order in which episodes end. A kill at any moment leaves the whole episodes readable: a row of
+``episodes.npy`` is written last, and counts only rows that are there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import tempfile
-import zipfile
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 import gymnasium as gym
@@ -21,44 +21,43 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from envpool_py.collector import places, space_json
+from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode
-from envpool_py.collector.growing import GrowingArray, header_of
-from envpool_py.collector.places import FORMAT, METADATA, PACKED, Lock, folder_of
+from envpool_py.collector.growing import GrowingArray
 from envpool_py.collector.reader import (
+    FORMAT,
     INDEX,
+    METADATA,
     NO_SEED,
     VERSION,
     Episodes,
     escaped,
     leaves_of,
     load,
-    read_folder,
     spans,
 )
 from envpool_py.env import spaces
 from envpool_py.record import plain_codec
 
+try:
+    import fcntl
+except ImportError:  # Windows cannot lock a folder: there nothing refuses a second writer
+    fcntl = None  # type: ignore[assignment]
+
 
 class EpisodeWriter:
-    """Writes episodes to a file one by one, in any order.
+    """Writes episodes to a folder one by one, in any order.
 
-    An episode is in the file as soon as ``write`` returns: if the program is killed at any moment,
+    An episode is in the files as soon as ``write`` returns: if the program is killed at any moment,
     ``load`` reads all episodes that were written. (If the machine fails, the last may be lost.)
-    Memory holds one episode at a time. A ``with`` block closes the file at its end, also after an
-    exception.
+    Memory holds one episode at a time.
 
     Args:
-        path: where to write. A path that ends in ``.npz`` becomes one file at ``close``, until then
-            the episodes are in the folder ``path + ".partial"``; an older file at ``path`` is
-            replaced at ``close``. Any other path is a folder that grows, for data sets that are
-            too large to be copied at the end.
+        path: the folder; it may exist, if it is empty or has no whole episode.
         observation_space: of each env.
         action_space: of each env.
-        metadata: further facts to store in the file; a dict that JSON can hold.
-        compress: whether to compress the ``.npz``: slower to close, much smaller for images.
-        append: True: add to the file at ``path``, if there is one, or to the unfinished file of a
-            run that was killed. An ``.npz`` is read and copied for this.
+        metadata: further facts to store; a dict that JSON can hold.
+        append: True: add to the episodes that are there, also those of a run that was killed.
 
     Attributes:
         metadata: further facts to store; may be changed until ``close``.
@@ -66,12 +65,11 @@ class EpisodeWriter:
         num_steps: their steps.
 
     Raises:
-        FileExistsError: a folder is at ``path``, or ``path + ".partial"``, without ``append``; or
-            the latter holds what no writer wrote.
+        FileExistsError: a file is at ``path``, or episodes are, without ``append``.
         BlockingIOError: another writer is writing there (not noticed on Windows).
-        OSError: the file can't be written there.
+        OSError: the folder can't be written there.
         TypeError: no space, or one whose values have no form of arrays; metadata unfit for JSON.
-        ValueError: the file to append to has other spaces; ``compress`` without an ``.npz``.
+        ValueError: the folder holds something else, or episodes with other spaces.
     """
 
     def __init__(
@@ -81,7 +79,6 @@ class EpisodeWriter:
         action_space: gym.Space[Any] | None,
         metadata: Mapping[str, Any] | None = None,
         *,
-        compress: bool = False,
         append: bool = False,
     ) -> None:
         self.metadata = dict(metadata or {})
@@ -91,25 +88,20 @@ class EpisodeWriter:
             "observation_space": space_json.to_json(observation_space),
             "action_space": space_json.to_json(action_space),
         }
-        self._path = Path(os.path.realpath(path))
-        self._is_npz = self._path.suffix == ".npz"
-        self._compress = compress
-        if compress and not self._is_npz:
-            raise ValueError(f"{os.fspath(path)}: only a path that ends in .npz can be compressed")
         json.dumps(self.metadata)  # says now, not at the end, what JSON can't hold
-        check_path(path, append=append)
-        self._folder = folder_of(self._path)
+        self._folder = Path(os.path.realpath(path))
         self._spaces = {"observations": observation_space, "actions": action_space}
         self._columns: dict[str, GrowingArray] = {}
         self._index: GrowingArray | None = None
         self.num_episodes = self.num_steps = self._info_bytes = 0
         self._closed = False
-        places.finish(self._path)
-        if append and self._folder.exists():
-            self._lock = Lock(self._folder)
-            self._go_on()
-        else:
-            self._begin(load(self._path, mmap=True) if append and self._path.exists() else None)
+        self._folder.mkdir(exist_ok=True)
+        self._lock = _Lock(self._folder)
+        try:
+            self._begin(earlier(self._folder, append=append))
+        except BaseException:
+            self._lock.release()
+            raise
 
     def write(self, episode: Episode) -> None:
         """Add one episode. After an error the file has the episodes before, and takes others.
@@ -125,7 +117,7 @@ class EpisodeWriter:
             OSError: the disk is full.
         """
         if self._closed:
-            raise ValueError(f"{self._path}: the writer is closed")
+            raise ValueError(f"{self._folder}: the writer is closed")
         arrays = self._arrays(episode)
         entry = self._entry(episode, arrays)
         if self._index is None:
@@ -142,10 +134,10 @@ class EpisodeWriter:
         self._info_bytes += len(arrays["infos"])
 
     def close(self) -> None:
-        """Complete the file; without an episode none is written. Idempotent.
+        """Complete the metadata, and let others write here. Idempotent.
 
         Raises:
-            OSError: the disk is full; the episodes stay in the folder.
+            OSError: the disk is full; the episodes stay.
         """
         if self._closed:
             return
@@ -153,20 +145,7 @@ class EpisodeWriter:
         try:
             for column in [*self._columns.values(), *([self._index] if self._index else [])]:
                 column.close()
-            if not self.num_episodes:
-                places.remove(self._folder, self._path)
-                return
             self._write_metadata()
-            if self._is_npz:
-                unfinished = self._folder / "packed.tmp"
-                try:
-                    _pack(read_folder(self._folder, mmap=True), unfinished, self._compress)
-                except OSError:
-                    unfinished.unlink(missing_ok=True)
-                    raise
-                unfinished.replace(self._folder / PACKED)
-                self._folder.rename(places.packed_of(self._path))
-                places.publish(self._path)
         finally:
             self._lock.release()
 
@@ -239,40 +218,24 @@ class EpisodeWriter:
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(self._folder / METADATA)
 
-    def _begin(self, earlier: Episodes | None) -> None:
-        """Make the folder, with the episodes of an ``.npz``; it has its name only when complete."""
-        if earlier is not None:
-            self._check_spaces(earlier)
-        folder, self._folder = self._folder, places.temporary_of(self._path)
-        self._folder.mkdir()
-        self._lock = Lock(self._folder)
-        if earlier is not None:
-            self.metadata = {**earlier.metadata, **self.metadata}
-            for episode in earlier:
-                self.write(episode)
-        self._write_metadata()
-        places.remove_unfinished(self._path)  # it has no episode, as check_path has found
-        self._folder = self._folder.rename(folder)
-
-    def _go_on(self) -> None:
-        """Open the columns of the folder behind their last whole episode."""
-        (self._folder / PACKED).unlink(missing_ok=True)  # another will be packed
-        found = read_folder(self._folder, mmap=True)
-        self._check_spaces(found)
+    def _begin(self, found: Episodes | None) -> None:
+        """Go on behind the episodes that were found, or make the folder one of episodes."""
+        if found is None:
+            for file in self._folder.glob("*.npy"):  # of an episode that was not finished
+                file.unlink()
+            self._write_metadata()
+            return
+        for name in ("observation_space", "action_space"):
+            old, new = found.head[name], self._head[name]
+            if old != new:
+                raise ValueError(
+                    f"{self._folder}: the episodes there have the {name} {old}, but these {new}"
+                )
         self.metadata = {**found.metadata, **self.metadata}
         self.num_episodes, self.num_steps = len(found), found.num_steps
         self._info_bytes = int(found.table["info_bytes"].sum())
-        if self.num_episodes:
-            self._columns = {name: GrowingArray(self._file(name)) for name in found.columns}
-            self._index = GrowingArray(self._file("episodes"))
-
-    def _check_spaces(self, earlier: Episodes) -> None:
-        for name in ("observation_space", "action_space"):
-            old, new = earlier.head[name], self._head[name]
-            if old != new:
-                raise ValueError(
-                    f"{self._path}: the episodes there have the {name} {old}, but these {new}"
-                )
+        self._columns = {name: GrowingArray(self._file(name)) for name in found.columns}
+        self._index = GrowingArray(self._file("episodes"))
 
 
 def save(
@@ -281,47 +244,57 @@ def save(
     observation_space: gym.Space[Any] | None,
     action_space: gym.Space[Any] | None,
     metadata: Mapping[str, Any] | None = None,
-    *,
-    compress: bool = False,
 ) -> None:
     """Write ``episodes`` to ``path``; arguments and errors as for ``EpisodeWriter``."""
-    with EpisodeWriter(
-        path, observation_space, action_space, metadata, compress=compress
-    ) as writer:
+    with EpisodeWriter(path, observation_space, action_space, metadata) as writer:
         for episode in episodes:
             writer.write(episode)
 
 
-def check_path(path: str | os.PathLike[str], *, append: bool = False) -> None:
-    """Check that an ``EpisodeWriter`` can write at ``path``, and change nothing.
+def earlier(folder: Path, *, append: bool = False) -> Episodes | None:
+    """The episodes in a folder in which a writer is to write; None: there are none.
 
     Raises:
-        OSError: it can't; the message says why.
+        FileExistsError: there are some, without ``append``.
+        ValueError: the folder holds something else.
     """
-    target = Path(os.path.realpath(path))
-    folder = folder_of(target)
-    if target.is_dir() and not (folder == target and (target / METADATA).exists()):
-        raise IsADirectoryError(f"{os.fspath(path)}: is a directory, and none of episodes")
-    if target.exists() and not target.is_file() and not target.is_dir():
-        raise OSError(f"{os.fspath(path)}: is not a regular file")
-    if folder.exists() and not append and (folder == target or _has_episodes(folder)):
-        what = "is there already" if folder == target else "holds the episodes of an unfinished run"
-        raise FileExistsError(f"{folder}: {what}; append to it (append=True), or remove it")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"{os.fspath(path)}: there is no directory {target.parent}")
-    if target.is_file() and not os.access(target, os.W_OK):
-        raise PermissionError(f"{os.fspath(path)}: is write-protected")
-    try:
-        tempfile.TemporaryFile(dir=target.parent).close()
-    except OSError as error:
-        raise type(error)(f"{os.fspath(path)}: {error.strerror}") from None
+    if not folder.is_dir() or all(file.suffix == ".tmp" for file in folder.iterdir()):
+        return None
+    found = load(folder, mmap=True)
+    if len(found) and not append:
+        raise FileExistsError(
+            f"{folder}: holds episodes; append to them (append=True), or remove the folder"
+        )
+    return found if len(found) else None
 
 
-def _has_episodes(folder: Path) -> bool:
-    try:
-        return len(read_folder(folder, mmap=True)) > 0
-    except (OSError, ValueError, LookupError, TypeError):
-        return True  # a damaged one may have some
+class _Lock:
+    """Locks a folder until ``release``, until it is deleted, or until the process ends.
+
+    BlockingIOError if another writer has locked it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.release: Callable[[], object] = lambda: None
+        if fcntl is None:
+            return
+        descriptor = os.open(folder, os.O_RDONLY)
+        self.release = weakref.finalize(self, _unlock, descriptor, os.getpid())
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            text = f"{folder}: another EpisodeWriter is writing there; close it"
+            raise BlockingIOError(text) from None
+        except OSError:  # a file system without locks
+            pass
+
+
+def _unlock(descriptor: int, owner: int) -> None:
+    if os.getpid() == owner:  # a forked process shares the lock, and must not end it
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _texts(values: Any, rows: int, dtype: np.dtype[Any], what: str, space: str) -> NDArray[Any]:
@@ -336,35 +309,3 @@ def _texts(values: Any, rows: int, dtype: np.dtype[Any], what: str, space: str) 
             why = "ends in a NUL character" if text.endswith("\0") else f"is longer than {longest}"
             raise ValueError(f"{what}: {text!r:.80} {why}, so the file can't hold it without loss")
     return np.array(texts, dtype)
-
-
-def _pack(episodes: Episodes, path: Path, compress: bool) -> None:
-    """Write the episodes of a folder as an ``.npz``, in their order."""
-    lengths, info_bytes = episodes.lengths, episodes.table["info_bytes"]
-    starts = np.cumsum(lengths) - lengths
-    packed = {
-        **episodes.table,
-        "start": starts,
-        "observation_start": starts + np.arange(len(starts)),
-        "info_start": np.cumsum(info_bytes) - info_bytes,
-    }
-    whole = {"metadata": np.array(json.dumps(episodes.head))}
-    whole |= {f"episodes/{name}": values for name, values in packed.items()}
-    method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
-    with zipfile.ZipFile(path, "w", method, compresslevel=1) as archive:
-        for name, values in whole.items():
-            with _member(archive, name) as member:
-                np.lib.format.write_array(member, values, (1, 0), allow_pickle=False)
-        for name, column in sorted(episodes.columns.items()):
-            with _member(archive, name) as member:
-                member.write(header_of(column.shape, column.dtype))
-                for first, rows in zip(*spans(name, episodes.table), strict=True):
-                    member.write(column[first : first + rows].tobytes())
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-    """A new file in the archive."""
-    info = zipfile.ZipInfo(f"{name}.npy")  # dated 1980: equal episodes make equal files
-    info.compress_type = archive.compression
-    info.external_attr = 0o644 << 16
-    return archive.open(info, "w", force_zip64=True)

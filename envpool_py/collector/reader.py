@@ -1,12 +1,8 @@
-"""Read the files of episodes that ``envpool_py.collector.file`` writes."""
+"""Read the episodes that ``envpool_py.collector.file`` writes."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import warnings
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -18,25 +14,25 @@ from numpy.typing import NDArray
 
 from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode, Transitions
-from envpool_py.collector.places import FORMAT, METADATA, PACKED, folder_of, packed_of
 from envpool_py.env import spaces
 from envpool_py.record import plain_codec
 from envpool_py.record.untrusted_files import (
     LEAST_LIMIT,
     field,
     open_file,
-    read_archive,
     read_array,
     read_json,
     require,
-    text_of,
 )
+
+#: The format in the metadata, and the file of the metadata.
+FORMAT, METADATA = "envpool_py episodes", "metadata.json"
 
 #: Incremented with every change that another reader cannot read.
 VERSION = 2
 
 NO_SEED = -1  # in place of a seed
-#: The arrays of a row for each episode, ``episodes/NAME``; all but the last are int64.
+#: The columns of ``episodes.npy``, a row for each episode; all but the last are int64.
 INDEX = (
     *("start", "observation_start", "length", "env_id", "episode_id", "env_seed", "seed"),
     *("info_start", "info_bytes", "return"),
@@ -54,7 +50,7 @@ def spans(name: str, table: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 class Episodes(Sequence[Episode]):
-    """The episodes of a file, ordered by (env id, episode id).
+    """The episodes of a folder, ordered by (env id, episode id).
 
     ``episodes[3]`` is an ``Episode`` whose arrays are views of those here.
 
@@ -216,43 +212,22 @@ class Episodes(Sequence[Episode]):
 
 
 def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
-    """Read a file of ``save``, ``EpisodeWriter`` or ``envpool-py collect``.
+    """Read a folder of ``save``, ``EpisodeWriter`` or ``envpool-py collect``.
 
-    If the writer of an ``.npz`` was killed, the episodes that it had written are read from
-    ``path + ".partial"``. Infos are decoded when an episode is accessed.
+    Infos are decoded when an episode is accessed.
 
     Args:
-        path: the file or folder.
-        mmap: True: map the arrays of a folder and read them on access, for data larger than
-            memory. An ``.npz`` is always read completely.
+        path: the folder.
+        mmap: True: map the arrays and read them on access, for data larger than memory.
 
     Raises:
-        OSError: there is no such file, or it can't be read.
-        ValueError: it is no such file, is damaged, or of a newer version of the package.
-
-    Warns:
-        UserWarning: beside the ``.npz`` there is an unfinished file of a later run; it is not read.
+        OSError: there is no such folder, or it can't be read.
+        ValueError: it is no folder of episodes, is damaged, or of a newer version of the package.
     """
-    target = Path(path)
-    partial, packed = folder_of(target), packed_of(target) / PACKED
-    if partial.is_dir() and (partial == target or not target.exists()):
-        return _loaded(partial, mmap=mmap)
-    if partial != target and partial.exists():
-        warnings.warn(
-            f"{target}: another run has not finished, or was killed, and has left its episodes in"
-            f" {partial}; load that path for them",
-            stacklevel=2,
-        )
-    # Of a writer that was killed just before it gave the file its name.
-    with contextlib.suppress(FileNotFoundError):
-        return _loaded(packed, mmap=mmap)
-    return _loaded(target, mmap=mmap)
-
-
-def _loaded(path: Path, *, mmap: bool) -> Episodes:
-    """The episodes of a file or folder; ValueError with ``path`` if they can't be read."""
+    folder = Path(path)
+    folder.stat()  # raises the OSError
     with field(str(path)):
-        found = read_folder(path, mmap=mmap) if path.is_dir() else _read_npz(path)
+        found = _read_folder(folder, mmap=mmap)
     found.place = f"{path}: "
     return found
 
@@ -337,10 +312,9 @@ def _check_head(head: Any) -> None:
         require(isinstance(head.get(name), dict), f"damaged: {name} is no object")
 
 
-def read_folder(folder: Path, *, mmap: bool) -> Episodes:
+def _read_folder(folder: Path, *, mmap: bool) -> Episodes:
     """The whole episodes of a folder."""
-    if not (folder / METADATA).exists():
-        raise ValueError("not a folder of episodes: it has no metadata.json")
+    require((folder / METADATA).exists(), "not a folder of episodes: it has no metadata.json")
     with field("damaged"):
         head = read_json(folder / METADATA)
     _check_head(head)
@@ -370,17 +344,3 @@ def _no_episodes(head: dict[str, Any]) -> Episodes:
             columns[name] = np.empty((0, *shape), dtype)
     table: dict[str, Any] = {name: np.empty(0, np.int64) for name in INDEX}
     return Episodes(head, {**table, "return": np.empty(0)}, columns)
-
-
-def _read_npz(path: Path) -> Episodes:
-    with open_file(path) as file:
-        is_archive = zipfile.is_zipfile(file)
-    require(is_archive, "not a file of episodes: no .npz, and no folder")
-    with field("damaged"):
-        columns = read_archive(path)
-    require("metadata" in columns, "not a file of episodes: it has no metadata")
-    with field("damaged"), field("metadata"):
-        head = json.loads(text_of(columns.pop("metadata")))
-    _check_head(head)
-    with field("damaged"):
-        return Episodes(head, {name: columns.pop(f"episodes/{name}") for name in INDEX}, columns)

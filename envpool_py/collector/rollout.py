@@ -18,10 +18,9 @@ class Rollout:
     """Steps of every env under one policy, for on-policy learners.
 
     ``T`` is ``num_steps``, ``N`` the number of envs. The columns have the shape ``(T, N, ...)``:
-    row ``t`` of column ``n`` is the ``t``-th step of env ``n``. With ``mode="variable"`` they have
-    ``(T * N, ...)``: all steps of env 0 in their order, then those of env 1, ...; ``lengths`` says
-    how many. The observations and actions of a Dict or Tuple space are a dict or tuple with one
-    array per leaf; a leaf without a fixed shape is an object array.
+    row ``t`` of column ``n`` is the ``t``-th step of env ``n``. The observations and actions of a
+    Dict or Tuple space are a dict or tuple with one array per leaf; a leaf without a fixed shape is
+    an object array.
 
     Attributes:
         obs: the observations that the policy got.
@@ -37,7 +36,6 @@ class Rollout:
             order of ``np.nonzero(terminated | truncated)``.
         next_obs: ``(N, ...)``, the observation after the last step of each env, from which the next
             rollout continues; after the end of an episode the first one of the next.
-        lengths: int ``(N,)``, the number of steps of each env; ``T`` with ``mode="equal"``.
         extras: the extras of the policy, by name.
         next_infos: the info dicts that came with the rewards, at the end of an episode its last;
             None without ``keep_infos``.
@@ -52,37 +50,33 @@ class Rollout:
     episode_starts: NDArray[np.bool_]
     final_obs: Any
     next_obs: Any
-    lengths: NDArray[np.int64]
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)
     next_infos: NDArray[np.object_] | None = None
 
     def __repr__(self) -> str:
         ended = int(np.count_nonzero(self.terminated | self.truncated))
-        steps, num_envs = int(self.lengths.sum()), len(self.lengths)
-        return f"<Rollout of {num_envs} envs: {steps} steps, {ended} episodes ended>"
+        num_steps, num_envs = self.terminated.shape
+        return f"<Rollout of {num_envs} envs: {num_steps * num_envs} steps, {ended} episodes ended>"
 
 
 class RolloutBuffer(OpenRows):
-    """The steps of one rollout, each in a slot: ``t * N + n`` if equal, else in order of sending.
+    """The steps of one rollout, each in a slot: ``t * N + n``.
 
     The last ``N`` slots are of the rows at which the envs stop. ``obs`` and ``action`` are layouts.
     """
 
     def __init__(
-        self, num_envs: int, num_steps: int, obs: Any, action: Any, mode: str, *, keeps_infos: bool
+        self, num_envs: int, num_steps: int, obs: Any, action: Any, *, keeps_infos: bool
     ) -> None:
         if num_steps < 1:
             raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
-        if mode not in ("equal", "variable"):
-            raise ValueError(f"mode must be 'equal' or 'variable', got {mode!r}")
         infos, starts = spaces.Leaf((), (), None), spaces.Leaf((), (), np.dtype(bool))
         seen = [*spaces.leaves(obs), infos, starts]
         super().__init__(num_envs, seen, spaces.leaves(action), num_steps + 1)
-        self._num_steps, self._equal, self._total = num_steps, mode == "equal", num_envs * num_steps
+        self._num_steps, self._total = num_steps, num_envs * num_steps
         self._layouts, self._keeps_infos = (obs, action), keeps_infos
         self._sent = np.zeros(num_envs, np.int64)
         num_slots = self._total + num_envs
-        self._env = np.empty(num_slots, np.intp)
         # terminated, truncated, env_error
         self._flags = np.zeros((3, num_slots), np.bool_)
         self._rewards: NDArray[np.float64] | None = None
@@ -94,14 +88,8 @@ class RolloutBuffer(OpenRows):
         ``seen`` are observations, ``(k, ...)`` per leaf, their infos, and whether they are the
         first ones of episodes.
         """
-        if self._equal:
-            slots = self._sent[ids] * self._num_envs + ids
-            acting: NDArray[np.bool_] = slots < self._total
-        else:
-            slots = self._sent.sum() + np.arange(len(ids))
-            acting = slots < self._total
-            slots = np.where(acting, slots, self._total + ids)
-        self._row[ids], self._env[slots] = slots, ids
+        self._row[ids] = slots = self._sent[ids] * self._num_envs + ids
+        acting: NDArray[np.bool_] = slots < self._total
         self._sent[ids] += acting
         self.add(ids, seen)
         return acting
@@ -112,7 +100,7 @@ class RolloutBuffer(OpenRows):
         slots, ends = self._row[batch.ids[steps]], batch.ends[steps]
         rewards = batch.rewards[steps]
         if self._rewards is None:
-            self._rewards = np.zeros((len(self._env), *rewards.shape[1:]))
+            self._rewards = np.zeros((self._flags.shape[1], *rewards.shape[1:]))
         if self._rewards.ndim < rewards.ndim:
             self._rewards = widened(self._rewards, rewards.shape[1:])
         self._rewards[slots] = rewards
@@ -130,37 +118,32 @@ class RolloutBuffer(OpenRows):
     def finish(self) -> Rollout:
         """Return the rollout."""
         assert self._rewards is not None  # noqa: S101 - each rollout has a step
-        rows: Any = slice(self._total)  # no copy
-        slots: Sequence[int] = range(self._total)
-        shape: tuple[int, ...] = (self._num_steps, self._num_envs)
-        if not self._equal:
-            rows, shape = np.argsort(self._env[: self._total], kind="stable"), (self._total,)
-            slots = rows.tolist()
 
         def shaped(column: NDArray[Any]) -> Any:
-            return column.reshape(*shape, *column.shape[1:])
+            shape = self._num_steps, self._num_envs, *column.shape[1:]
+            return column[: self._total].reshape(shape)
 
         def joined(layout: Any, columns: Sequence[Any]) -> Any:
             return stacked(layout, spaces.join(layout, columns))
 
         def tree(layout: Any, columns: Sequence[Any]) -> Any:
-            return spaces.map_tree(shaped, joined(layout, [each.block[rows] for each in columns]))
+            rows = [each.block[: self._total] for each in columns]
+            return spaces.map_tree(shaped, joined(layout, rows))
 
         *obs, infos, starts = self._seen
-        terminated, truncated, env_error = (shaped(flag[rows]) for flag in self._flags)
-        finals = [self._final[slot] for slot in slots if slot in self._final]
+        terminated, truncated, env_error = map(shaped, self._flags)
+        finals = [self._final[slot] for slot in sorted(self._final)]
         of_obs, of_action = self._layouts
         return Rollout(
             obs=tree(of_obs, obs),
             actions=tree(of_action, self._actions),
-            rewards=shaped(self._rewards[rows]),
+            rewards=shaped(self._rewards),
             terminated=terminated,
             truncated=truncated,
             env_error=env_error,
-            episode_starts=shaped(starts.block[rows]),
+            episode_starts=shaped(starts.block),
             final_obs=joined(of_obs, [[final[n] for final in finals] for n in range(len(obs))]),
             next_obs=joined(of_obs, self.held()),
-            lengths=self._sent,
-            extras={name: shaped(each.block[rows]) for name, each in (self._extras or {}).items()},
-            next_infos=shaped(infos.block[rows]) if self._keeps_infos else None,
+            extras={name: shaped(each.block) for name, each in (self._extras or {}).items()},
+            next_infos=shaped(infos.block) if self._keeps_infos else None,
         )

@@ -21,7 +21,7 @@ from envpool_py.env.failures import describe
 #: Kinds of dtypes that hold numbers, strings and dates: no objects and no structured dtypes.
 KINDS = "biufcSUMm"
 #: The largest size of the arrays of an archive, as a multiple of the archive's size: more than
-#: zlib reaches at level 1, at which ``EpisodeWriter`` compresses. A small one may have the other.
+#: zlib reaches at its fastest. A small one may have the other.
 MAX_EXPANSION, LEAST_LIMIT = 256, 1 << 26
 #: The most rows of an array whose rows have no bytes.
 _MAX_EMPTY_ROWS = 1 << 16
@@ -108,14 +108,12 @@ def read_array(
     if mmap:
         array: NDArray[Any] = np.memmap(stream, dtype, "r", start, shape, order)
     else:
-        data = bytearray(size)
-        rest = memoryview(data)
+        array = np.empty(shape, dtype, order)
+        rest = memoryview(array.reshape(-1, order="A").view(np.uint8).data if size else b"")
         while rest:
-            chunk = stream.read(min(len(rest), 1 << 24))
-            require(chunk, "cut off")
-            rest[: len(chunk)] = chunk
-            rest = rest[len(chunk) :]
-        array = np.ndarray(shape, dtype, data, order=order)
+            length = stream.readinto(rest[: 1 << 24])  # type: ignore[attr-defined]
+            require(length, "cut off")
+            rest = rest[length:]
     check_values(array)
     return array
 

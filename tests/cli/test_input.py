@@ -36,8 +36,9 @@ COLLECT = [
     (f"{COUNT} --policy {PARTS}:nothing", "'tests.cli.parts' has no 'nothing'"),
     (f"{COUNT} --wrapper {PARTS}:COUNT", "is a str, not a class or function"),
     (f"{COUNT} --policy fractions:Fraction", "fractions:Fraction raised TypeError"),
-    (f"{COUNT} --out /no/such/a.npz", "--out: /no/such/a.npz: there is no directory"),
-    (f"{COUNT} --out a.txt", "must end in .npz, or have no suffix for a folder; got a.txt"),
+    (f"{COUNT} --out /no/such/a", "--out: /no/such/a: No such file or directory"),
+    (f"{COUNT} --out setup.cfg", "--out: setup.cfg: is a file; episodes are written to a folder"),
+    (f"{COUNT} --out tests", "--out: tests: not a folder of episodes: it has no metadata.json"),
     (f"{COUNT} --policy {PARTS}:NoPolicy", f"--policy: {PARTS}:NoPolicy has no __call__"),
     (f"{COUNT} --record /tmp", "--record: /tmp exists and is not overwritten"),
     (f"{COUNT} --backend dummy --step-timeout 1", "--step-timeout: the dummy backend has no"),
@@ -57,7 +58,7 @@ OTHERS = [
     (f"check {PARTS}:needs_stiffness_and_takes_more --env-kwarg size=3", "argument: 'stiffness'"),
     ("replay no_such.record", "no_such.record: No such file or directory"),
     ("replay pyproject.toml CartPole-v1", "pyproject.toml: not a record of a pool"),
-    ("show pyproject.toml", "pyproject.toml: neither a file of episodes nor a record"),
+    ("show pyproject.toml", "pyproject.toml: neither a folder of episodes nor a record"),
     ("timeline CartPole-v1 --out a.jpeg", "--out: must end in .png, got a.jpeg"),
 ]
 
@@ -67,7 +68,7 @@ OTHERS = [
     OTHERS + [(f"collect --steps 5 {options}", message) for options, message in COLLECT],
 )
 def test_one_line(line, message, cli, tmp_path):
-    ended = cli(line.replace("OUT", str(tmp_path / "a.npz")))
+    ended = cli(line.replace("OUT", str(tmp_path / "a")))
     assert (ended.status, ended.out) == (2, "")
     assert message in ended.err
     assert ended.err.startswith("envpool-py: ")

@@ -35,14 +35,11 @@ def check_limit(episodes, num_envs, limit):
     shares = [total // num_envs + (i < total % num_envs) for i in range(num_envs)]
     if "num_episodes" in limit:
         assert len(episodes) == total
-        assert not limit["balanced"] or list(map(len, lengths)) == shares
-    elif limit["balanced"]:
+        assert list(map(len, lengths)) == shares
+    else:
         for one, share in zip(lengths, shares, strict=True):
             assert sum(one) >= share
             assert sum(one[:-1]) < max(share, 1)
-    else:  # when there are enough, an episode of each env may still run
-        running = sum(max(one, default=0) for one in lengths)
-        assert total <= sum(map(sum, lengths)) <= max(total - 1, 0) + running
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,7 +58,7 @@ def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
         found = []
         for _ in range(data.draw(st.integers(1, 3), "calls")):
             kind = data.draw(st.sampled_from(["num_episodes", "num_steps"]), "kind")
-            limit = {kind: data.draw(st.integers(0, 30)), "balanced": data.draw(st.booleans())}
+            limit = {kind: data.draw(st.integers(0, 30))}
             episodes = list(collector.episodes(**limit))
             check_limit(episodes, num_envs, limit)
             found += episodes

@@ -272,36 +272,6 @@ def test_a_turn_based_env_ends_with_its_last_agent(mode):
     assert all(info["env_done"] for info in found.infos)
 
 
-def test_without_restarts_an_error_is_raised_and_the_next_call_starts_anew(tmp_path):
-    fns = [partial(CrashEnv, i, tmp_path / "calls", 1) for i in range(3)]
-    with PLACES["shmem-fork-packed"](fns, wait_num=1) as pool:
-        with pytest.raises(EnvError, match=r"env \d: step raised ValueError: boom.* ran task \d+"):
-            envpool_py.evaluate(pool, policy, tasks=TASKS)
-        assert equal(rows(envpool_py.evaluate(pool, policy, tasks=TASKS)), by_hand(TASKS))
-
-
-def test_other_envs_in_the_same_places():
-    with PLACES["shmem-fork"]([partial(envs.CountEnv, i, 3) for i in range(2)]) as pool:
-        act = lambda _, ids: 0 * ids  # noqa: E731
-        assert envpool_py.evaluate(pool, act, 3).lengths.tolist() == [3] * 3
-        pool.restart(env_fns=[partial(envs.CountEnv, i, 5) for i in range(2)])
-        assert envpool_py.evaluate(pool, act, 3).lengths.tolist() == [5] * 3
-
-
-def test_short_episodes_are_not_favoured():
-    """Of the first ten episodes that end, most are short; here every task counts once."""
-
-    class Either(envs.CountEnv):
-        def reset(self, *, seed=None, options=None):
-            row = super().reset(seed=seed, options=options)
-            self.length = 20 if seed is None or seed % 2 else 2
-            return row
-
-    with DummyVectorEnv([Either] * 4, wait_num=1) as pool:
-        result = envpool_py.evaluate(pool, lambda _, ids: 0 * ids, 10)
-    assert result.lengths.tolist() == [2, 20] * 5
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_a_recurrent_policy_and_infos(mode):
     class Recurrent:

@@ -56,10 +56,10 @@ def of_episodes(n):
         return lines(lambda: [*collector.episodes(2 * n)]) / (16 * n)
 
 
-def of_rollout(mode, n):
+def of_rollout(n):
     with pool_of(n, wait_num=1) as pool:
         collector = AsyncCollector(pool, zeros)
-        return lines(lambda: collector.rollout(16, mode)) / (16 * n)
+        return lines(lambda: collector.rollout(16)) / (16 * n)
 
 
 def of_evaluation(n):
@@ -122,8 +122,7 @@ def of_agents(n):
 COUNTS = {
     "steps": (of_steps, 64, 2048),
     "episodes": (of_episodes, 4, 64),
-    "rollout, equal": (partial(of_rollout, "equal"), 4, 64),
-    "rollout, variable": (partial(of_rollout, "variable"), 4, 64),
+    "rollout": (of_rollout, 4, 64),
     "evaluate": (of_evaluation, 4, 64),
     "recv": (of_partial_batches, 4, 64),
     "DummyVecEnv": (of_vec_envs, 4, 64),

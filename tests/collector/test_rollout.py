@@ -1,4 +1,4 @@
-"""Rollouts of every kind of env, in both modes and several in a row, against hand-stepped envs."""
+"""Rollouts of every kind of env, several in a row, against hand-stepped envs."""
 
 import os
 import signal
@@ -17,7 +17,6 @@ from tests.support.episodes import SEED, equal, rows_of
 from tests.support.places import PLACES, QUICK
 
 T = 7
-BOTH = ("equal", "variable")
 
 
 class ByHand:
@@ -44,40 +43,23 @@ class ByHand:
         return obs, row, starts, final
 
 
-def of_env(rollout, n, equal_steps):
-    """The observations and actions of one env as lists of rows, and its flat columns."""
-    if equal_steps:
-        rows = np.s_[:, n]
-    else:
-        end = rollout.lengths[: n + 1].sum()
-        rows = np.s_[end - rollout.lengths[n] : end]
-    flags = (rollout.terminated, rollout.truncated, rollout.env_error, rollout.episode_starts)
-    extras = {name: column[rows] for name, column in rollout.extras.items()}
-    trees = (
-        rows_of(take(tree, rows), rollout.lengths[n]) for tree in (rollout.obs, rollout.actions)
-    )
-    return *trees, rollout.rewards[rows], np.stack([flag[rows] for flag in flags]), extras
-
-
-def check(rollout, by_hand, mode, num_steps=T):
+def check(rollout, by_hand, num_steps=T):
     """Every row is that of the envs stepped by hand; no step is missing or double."""
-    n, equal_steps = len(by_hand), mode == "equal"
-    shape = (num_steps, n) if equal_steps else (num_steps * n,)
-    assert rollout.rewards.shape[: len(shape)] == rollout.terminated.shape == shape
-    assert rollout.lengths.sum() == num_steps * n
-    if equal_steps:
-        assert (rollout.lengths == num_steps).all()
+    n = len(by_hand)
+    assert rollout.rewards.shape[:2] == rollout.terminated.shape == (num_steps, n)
+    flags = (rollout.terminated, rollout.truncated, rollout.env_error, rollout.episode_starts)
     finals = {}
     next_obs = rows_of(rollout.next_obs, n)
     for i, hand in enumerate(by_hand):
-        obs, actions, rewards, flags, _ = of_env(rollout, i, equal_steps)
+        trees = rollout.obs, rollout.actions
+        obs, actions = (rows_of(take(tree, np.s_[:, i]), num_steps) for tree in trees)
         for t, action in enumerate(actions):
             expected, row, starts, final = hand.step(action)
             assert equal(obs[t], expected)
-            assert np.array_equal(rewards[t], row[0])
-            assert flags[:, t].tolist() == [*row[1:], starts]
+            assert np.array_equal(rollout.rewards[t, i], row[0])
+            assert [flag[t, i] for flag in flags] == [*row[1:], starts]
             if row[1] or row[2]:
-                finals[(t, i) if equal_steps else (i, t)] = final
+                finals[t, i] = final
         assert equal(next_obs[i], hand.last)
     ended = rollout.terminated | rollout.truncated
     assert np.count_nonzero(ended) == len(finals)
@@ -113,8 +95,8 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, autoreset_mod
             policy = RandomPolicy(pool, 1)
         collector = AsyncCollector(pool, policy, seed=SEED)
         by_hand = [ByHand(env_fn, SEED + i) for i, env_fn in enumerate(env_fns)]
-        for mode in ("equal", "equal", "variable", "equal"):
-            check(collector.rollout(T, mode), by_hand, mode)
+        for _ in range(3):
+            check(collector.rollout(T), by_hand)
 
 
 @pytest.mark.parametrize("autoreset_mode", MODES)
@@ -125,11 +107,10 @@ def test_several_in_a_row_equal_hand_stepped_envs(place, autoreset_mode):
         with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=autoreset_mode) as pool:
             collector = AsyncCollector(pool, RandomPolicy(pool, 1), seed=SEED)
             by_hand = [ByHand(env_fn, SEED + i) for i, env_fn in enumerate(env_fns)]
-            for mode in ("equal", "variable") * 3:
-                for num_steps in (1, 20):
-                    check(collector.rollout(num_steps, mode), by_hand, mode, num_steps)
-                    assert not pool.waiting_id
-        assert collector.num_steps == 6 * 21 * 3
+            for num_steps in (1, 20) * 3:
+                check(collector.rollout(num_steps), by_hand, num_steps)
+                assert not pool.waiting_id
+        assert collector.num_steps == 3 * 21 * 3
 
 
 class FailsEnv(envs.CountEnv):
@@ -157,16 +138,12 @@ def test_a_lost_step_is_truncated_and_marked(place, kill, autoreset_mode):
     options = {**RESTART, "autoreset_mode": autoreset_mode, "wait_num": 2}
     with PLACES[place](env_fns, **options) as pool:
         collector = AsyncCollector(pool, lambda _, ids: 0 * ids, seed=SEED)
-        lost = [
-            np.count_nonzero(check(collector.rollout(T, mode), by_hand, mode).env_error)
-            for mode in ("equal", "variable", "equal", "variable")
-        ]
+        lost = [check(collector.rollout(T), by_hand).env_error.sum() for _ in range(4)]
         assert sum(lost) == sum(hand.lost for hand in by_hand) == pool.restarts.sum() > 2
 
 
-@pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize("autoreset_mode", MODES)
-def test_a_policy_acts_once_per_step_and_is_told_of_new_episodes(autoreset_mode, mode):
+def test_a_policy_acts_once_per_step_and_is_told_of_new_episodes(autoreset_mode):
     """Its recurrent state, one row per env, is that of a loop over each env alone."""
 
     class Recurrent:
@@ -191,7 +168,7 @@ def test_a_policy_acts_once_per_step_and_is_told_of_new_episodes(autoreset_mode,
     with PLACES["shmem-fork-packed"](env_fns, wait_num=1, autoreset_mode=autoreset_mode) as pool:
         collector = AsyncCollector(pool, Recurrent(), keep_infos=["action", "step"])
         for _ in range(3):
-            rollout = collector.rollout(T, mode)
+            rollout = collector.rollout(T)
             assert np.array_equal(rollout.extras["state"], rollout.extras["step"] + 1)
             assert np.array_equal(rollout.obs[..., 2], rollout.extras["step"])
             assert np.array_equal(rollout.actions, rollout.obs[..., 2] % 5)
@@ -266,8 +243,6 @@ def test_wrong_arguments():
         collector = AsyncCollector(pool, lambda _, ids: 0 * ids)
         with pytest.raises(ValueError, match="num_steps must be 1 or more, got 0"):
             collector.rollout(0)
-        with pytest.raises(ValueError, match="mode must be 'equal' or 'variable', got 'ver'"):
-            collector.rollout(2, "ver")
 
 
 def test_an_automatic_reset_that_fails_joins_no_episodes():

@@ -139,17 +139,6 @@ def test_steps_go_on_after_a_loop_that_was_left():
     check_steps(batches, env_fns)
 
 
-def test_steps_start_afresh_after_episodes():
-    with DummyVectorEnv([partial(envs.CountEnv, i, 5) for i in range(2)], wait_num=1) as pool:
-        collector = AsyncCollector(pool, lambda _, env_ids: 0 * env_ids)
-        steps = collector.steps(3)
-        next(steps)
-        assert [len(episode) for episode in collector.episodes(2)] == [5, 5]
-        with pytest.raises(RuntimeError, match="the pool was used otherwise"):
-            next(steps)
-        assert next(collector.steps(2)).obs[:, 1:].tolist() == [[2, 0], [2, 0]]
-
-
 def used_by_hand(pool, _):
     pool.drain()
     pool.reset()

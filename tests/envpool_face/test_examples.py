@@ -47,12 +47,8 @@ def test_ppo_learns(runs, more_than):
 
 GOAL = "--goal 60 --max-steps 40000"
 HOLD = {"dqn_collector.py": " --hold 2"}
-VARIABLE = "ppo_rollouts.py", "--mode variable"
-LEARN = [
-    *((name, GOAL + HOLD.get(name, "")) for name in COLLECTORS),
-    (VARIABLE[0], f"{VARIABLE[1]} {GOAL}"),
-]
-LEARN += soak(VARIABLE, *itertools.product(COLLECTORS, ("", "--sync")))
+LEARN = [(name, GOAL + HOLD.get(name, "")) for name in COLLECTORS]
+LEARN += soak(*itertools.product(COLLECTORS, ("", "--sync")))
 
 
 @pytest.mark.parametrize(("name", "args"), LEARN)

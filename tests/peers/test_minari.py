@@ -35,7 +35,7 @@ def collected(path, env_fns, **options):
 
 @pytest.mark.parametrize("name", ["box-uint8", "discrete", "text", "nested"])
 def test_minari_gives_back_what_the_file_holds(tmp_path, name):
-    episodes = collected(tmp_path / "a.npz", [partial(SpaceEnv, i, name, 2 + i) for i in range(2)])
+    episodes = collected(tmp_path / "a", [partial(SpaceEnv, i, name, 2 + i) for i in range(2)])
     episodes.to_minari("tests/episodes-v0", algorithm_name="random")
     found = minari.load_dataset("tests/episodes-v0")
     assert found.observation_space == episodes.observation_space
@@ -64,7 +64,7 @@ def as_arrays(tree):
 
 def test_infos_in_minari(tmp_path):
     env_fns = [partial(CountEnv, i, 3) for i in range(2)]
-    episodes = collected(tmp_path / "a.npz", env_fns, keep_infos=True)
+    episodes = collected(tmp_path / "a", env_fns, keep_infos=True)
     # Resets tell "seed" and "options", steps "action".
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

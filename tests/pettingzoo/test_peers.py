@@ -94,13 +94,13 @@ def actions_of(episode):
 
 
 def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
-    def collect(*more):
+    def collect(name, *more):
+        path = tmp_path / name
         line = f"collect classic/connect_four-v3 --episodes 7 --num-envs 3 --seed 5 --out {path}"
         assert main([*line.split(), *more]) == 0
         return list(load(path))
 
-    path = tmp_path / "a.npz"
-    episodes = collect()
+    episodes = collect("a")
     assert len(episodes) == 7
     raw = make_aec("classic/connect_four-v3")
     for episode in episodes:
@@ -115,7 +115,7 @@ def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
         assert all(raw.terminations.values())
         assert episode.terminated[-1]
     # They depend on the seed alone, and not on which envs are in a batch.
-    again = collect("--wait-num", "1", "--num-processes", "1", "--force")
+    again = collect("b", "--wait-num", "1", "--num-processes", "1")
     assert sorted(map(actions_of, episodes)) == sorted(map(actions_of, again))
 
 
@@ -125,7 +125,7 @@ def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
         ("mpe2.simple_spread_v3", "", 0, "episodes"),
         ("mpe2:simple_adversary_v3", "", 0, "episodes"),
         ("butterfly/pistonball-v6", "", 0, "episodes"),
-        ("mpe2.simple_adversary_v3", "--out a.npz", 2, "SpaceOfSomeAgent"),
+        ("mpe2.simple_adversary_v3", "--out a", 2, "SpaceOfSomeAgent"),
         ("classic/tictactoe-v99", "", 2, "no env is named 'classic/tictactoe-v99'"),
     ],
 )

@@ -59,7 +59,7 @@ def test_rows_are_those_of_envs_in_process(face):
 
 
 def test_collect_on_the_command_line(tmp_path):
-    out = str(tmp_path / "a.npz")
+    out = str(tmp_path / "a")
     limits = ["--num-envs", "4", "--wait-num", "2", "--steps", "200", "--seed", "3"]
     backend = ["--backend", "ray", "--num-processes", "2"]
     assert main(["collect", "CartPole-v1", *limits, *backend, "--out", out]) == 0

@@ -1,4 +1,4 @@
-"""`envpool-py collect`, killed at random moments: its file holds whole episodes, without a gap."""
+"""`envpool-py collect`, killed at random moments: its folder holds whole episodes."""
 
 import subprocess
 import sys
@@ -21,18 +21,16 @@ COLLECT = "collect CartPole-v1 --num-envs 4 --num-processes 2 --episodes 1000000
 def test_fifty_killed_commands_leave_their_episodes(tmp_path):
     rng, kept = np.random.default_rng(), 0
     for number in range(50):
-        out, partial_ = tmp_path / f"{number}.npz", tmp_path / f"{number}.npz.partial"
+        out = tmp_path / str(number)
         program = [sys.executable, "-m", "envpool_py.cli", *COLLECT.split(), "--out", str(out)]
         with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
             deadline = time.monotonic() + 60
-            while not partial_.exists():  # it has begun
+            while not (out / "metadata.json").exists():  # it has begun
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             time.sleep(rng.uniform(0, 0.5))
             process.kill()
-        if not (partial_ / "metadata.json").exists():
-            continue  # not one episode had ended
         episodes = load(out)
         check_by_hand(episodes, [partial(gym.make, "CartPole-v1")] * 4, seed=3)
-        kept += 1
+        kept += len(episodes) > 0
     assert kept > 10

@@ -161,6 +161,35 @@ def archives(good, text):
     yield from damaged(good)
 
 
+def folders(good):
+    """Yield (name, bytes by file): a folder of episodes, with each file and column changed."""
+    files = {path.name: path.read_bytes() for path in good.iterdir()}
+    for name, copy in changed(json.loads(files["metadata.json"])):
+        yield f"metadata:{name}", {**files, "metadata.json": json.dumps(copy).encode()}
+    for depth in (30, 1000, 100_000):
+        yield f"metadata:deep-{depth}", {**files, "metadata.json": b"[" * depth}
+    table = np.load(io.BytesIO(files["episodes.npy"]))
+    for column in table.dtype.names:
+        for how, other in arrays_instead(table[column]):
+            columns = {each: table[each] for each in table.dtype.names} | {column: other}
+            if other.shape[:1] == table.shape:
+                kinds = [(name, each.dtype, each.shape[1:]) for name, each in columns.items()]
+                changed_table = np.zeros(len(table), kinds)
+                for name, each in columns.items():
+                    changed_table[name] = each
+                yield f"{column}:{how}", {**files, "episodes.npy": saved(changed_table)}
+    for name, data in files.items():
+        yield f"{name}:missing", {each: files[each] for each in files if each != name}
+        for how, crafted in CRAFTED.items():
+            yield f"{name}:crafted-{how}", {**files, name: crafted}
+        for how, less in damaged(data):
+            yield f"{how}-{name}", {**files, name: less}
+        if name not in ("metadata.json", "episodes.npy"):
+            for how, other in arrays_instead(np.load(io.BytesIO(data))):
+                yield f"{name}:{how}", {**files, name: saved(other)}
+    yield "unknown", {**files, "unknown.npy": saved(np.zeros(3))}
+
+
 def chunk(kind, body):
     return file_format.CHUNK_HEAD.pack(len(body), zlib.crc32(body, zlib.crc32(kind)), kind) + body
 

@@ -67,13 +67,13 @@ class Recurrent:
 
 with envpool_py.make("CartPole-v1", 4) as pool:
     with AsyncCollector(pool, masked, keep_infos=True) as collector:
-        rollout: Rollout = collector.rollout(16, "variable")
+        rollout: Rollout = collector.rollout(16)
         returns = rollout.rewards.sum(), rollout.next_obs, rollout.next_infos
         for batch in collector.steps(8):
             used = batch.obs, batch.actions, batch.rewards, batch.next_obs, batch.infos
             break
         collector.policy = Recurrent()
-        for episode in collector.episodes(3, balanced=False):
+        for episode in collector.episodes(3):
             length = len(episode.obs) - len(episode.rewards)
 """,
     "evaluation": """
