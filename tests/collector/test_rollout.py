@@ -14,7 +14,7 @@ from envpool_py.env.spaces import take
 from tests.faults.helpers import MODES, RESTART
 from tests.support import envs
 from tests.support.episodes import SEED, equal, rows_of
-from tests.support.places import PLACES, QUICK
+from tests.support.places import PLACES, QUICK, paired
 
 T = 7
 BOTH = ("equal", "variable")
@@ -92,14 +92,12 @@ SUBJECTS = {
     **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
     "vectors": partial(envs.VectorRewardEnv, length=3),
 }
-IN_EVERY_MODE = ("nested", "mixed", "text", "box-scalar", "alike", "ragged", "vectors")
 
 
 @pytest.mark.parametrize(
     ("name", "columns", "autoreset_mode"),
     [
-        *((name, False, None) for name in SUBJECTS),
-        *((name, False, mode) for name in IN_EVERY_MODE for mode in MODES[1:]),
+        *paired([*SUBJECTS], [False], MODES),
         *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
     ],
 )
@@ -117,8 +115,7 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, autoreset_mod
             check(collector.rollout(T, mode), by_hand, mode)
 
 
-@pytest.mark.parametrize("autoreset_mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "autoreset_mode"), paired(QUICK, MODES))
 def test_several_in_a_row_equal_hand_stepped_envs(place, autoreset_mode):
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
     for wait_num in (None, 1, 2):
@@ -147,9 +144,9 @@ class FailsEnv(envs.CountEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("autoreset_mode", MODES)
 @pytest.mark.parametrize(
-    ("place", "kill"), [*((place, False) for place in QUICK), ("shmem-fork", True)]
+    ("place", "kill", "autoreset_mode"),
+    [*paired(QUICK, [False], MODES), *paired(["shmem-fork"], [True], MODES)],
 )
 def test_a_lost_step_is_truncated_and_marked(place, kill, autoreset_mode):
     env_fns = [partial(FailsEnv, i, kill) for i in range(3)]
@@ -164,8 +161,7 @@ def test_a_lost_step_is_truncated_and_marked(place, kill, autoreset_mode):
         assert sum(lost) == sum(hand.lost for hand in by_hand) == pool.restarts.sum() > 2
 
 
-@pytest.mark.parametrize("mode", BOTH)
-@pytest.mark.parametrize("autoreset_mode", MODES)
+@pytest.mark.parametrize(("autoreset_mode", "mode"), paired(MODES, BOTH))
 def test_a_policy_acts_once_per_step_and_is_told_of_new_episodes(autoreset_mode, mode):
     """Its recurrent state, one row per env, is that of a loop over each env alone."""
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from envpool_py.env.request import ID_MASK
 from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, ThreadVectorEnv
+from envpool_py.env.request import ID_MASK
 from tests.backends.test_worker_contract import ThreadWorker
 from tests.support import every_line
 from tests.support.every_line import DIE, FINE, KINDS, LOOP, RAISE, WAIT, Counts, Ready, Scene
