@@ -51,7 +51,8 @@ RAY = ("tests/ray", "tests/backends", "tests/pool", "tests/sessions")
 """The files and folders whose tests, all or those of any backend, run on Ray too."""
 
 SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")
-SLOW += ("tests/collector/test_collect.py", "tests/envpool_face/test_faults.py")
+SLOW += ("tests/collector/test_collect.py", "tests/collector/test_linear.py")
+SLOW += ("tests/envpool_face/test_faults.py", "tests/faults/test_imported_once.py")
 SLOW += ("tests/test_examples.py", "tests/test_hostile_files.py")
 FACE = ("as_async", "equal_to_sync", "faults", "wrappers")
 SLOW += tuple(f"tests/gymnasium_face/test_{name}.py" for name in FACE)

@@ -73,15 +73,25 @@ def test_a_signal_just_before_a_wait_is_not_kept_until_a_result_comes(call):
         go_on.set()
 
 
+class CallerWorker(DummyEnvWorker):
+    """Not one of the package's own."""
+
+
 @pytest.mark.parametrize(
-    ("place", "kind"),
+    ("place", "kind", "on_error"),
     [
-        ("dummy", EnvError),
-        *((place, TimeoutError) for place in ("shmem-fork-packed", "shmem-fork-caller", "thread")),
+        ("dummy", EnvError, "raise"),
+        ("shmem-fork-packed", TimeoutError, "raise"),
+        ("shmem-fork-caller", TimeoutError, "restart"),
+        ("thread", TimeoutError, "raise"),
+        ("custom worker", TimeoutError, "restart"),
     ],
 )
-def test_a_signal_handler_raises(place, kind):
-    """A TimeoutError is an OSError, which nothing may take for a broken pipe."""
+def test_a_signal_handler_raises(place, kind, on_error):
+    """A TimeoutError is an OSError, which nothing may take for a broken pipe.
+
+    `tests/unit/test_interrupts.py` has every kind of handler.
+    """
     error = kind("of another pool", (0,))
 
     def step(_, action, row):
@@ -91,7 +101,10 @@ def test_a_signal_handler_raises(place, kind):
 
     main = os.getpid()
     fns = [functools.partial(envs.ChangedEnv, tag, step=step) for tag in range(3)]
-    with reset_pool(place, fns) as pool:
+    # A custom worker whose env is in this process has no place.
+    make = PLACES.get(place, functools.partial(BaseVectorEnv, worker_fn=CallerWorker))
+    with make(fns, on_error=on_error) as pool:
+        pool.reset()
         pids = pool.call("pid")
         with handling(signal.SIGUSR1, raising(error)), pytest.raises(kind) as caught:
             pool.step([1, 0, 0] if kind is EnvError else np.array([1, 0, 0]))
@@ -102,47 +115,6 @@ def test_a_signal_handler_raises(place, kind):
         assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
         assert pool.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
         assert pool.call("pid") == pids
-
-
-class CallerWorker(DummyEnvWorker):
-    """A custom worker whose env is in this process."""
-
-
-IN_CALLER = (*helpers.IN_CALLER, "custom worker")
-
-
-def interrupted_pool(place, fns, **options):
-    """Make a pool whose envs are stepped in this process, where signal handlers run."""
-    make = PLACES.get(place, functools.partial(BaseVectorEnv, worker_fn=CallerWorker))
-    return make(fns, **options)
-
-
-@pytest.mark.parametrize(
-    ("make", "place", "on_error"),
-    [
-        pytest.param(make, IN_CALLER[n % 3], ("raise", "restart")[n % 2], id=name)
-        for n, (name, make) in enumerate(helpers.HANDLERS.items())
-    ],
-)
-def test_no_kind_of_handler_is_taken_for_an_env(make, place, on_error):
-    def step(_, action, row):
-        if action and os.getpid() == main:
-            signal.raise_signal(signal.SIGUSR1)
-        return row
-
-    main, error = os.getpid(), TimeoutError("mine")
-    fns = [functools.partial(envs.ChangedEnv, tag, step=step) for tag in range(3)]
-    with interrupted_pool(place, fns, on_error=on_error) as pool:
-        pool.reset()
-        with handling(signal.SIGUSR1, make(error)), pytest.raises(TimeoutError) as caught:
-            pool.step([1, 1, 1])
-        assert caught.value is error
-        assert pool.reset()[0][:, 1].tolist() == [1, 1, 1], "an env was recreated"
-        obs, _, terminated, truncated, infos = pool.step([0, 0, 0])
-        assert obs.tolist() == [[0, 1, 1], [1, 1, 1], [2, 1, 1]]
-        assert not terminated.any()
-        assert not truncated.any()
-        assert not any("env_error" in info for info in infos)
         assert sum(pool.restarts) == 0
 
 

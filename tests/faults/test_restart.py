@@ -47,8 +47,8 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place):
         ("shmem-fork-packed", "dies", "raise"),
         *slow(*((place, "dies", "raise") for place in NEW)),
         ("shmem-fork", "unseen", "raise"),
-        ("shmem-fork-packed", "its mate hangs", "raise"),
-        ("shmem-fork-packed", "hangs", "restart"),
+        *slow(("shmem-fork-packed", "its mate hangs", "raise")),
+        *slow(("shmem-fork-packed", "hangs", "restart")),
     ],
 )
 def test_a_process_is_started_again_with_all_its_envs(place, how, on_error, monkeypatch):
