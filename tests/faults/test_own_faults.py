@@ -231,6 +231,7 @@ def test_a_lookup_of_a_space_that_raises_names_the_env(place, name):
         PLACES[place](fns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
 def test_the_error_of_an_env_fn_that_fails_in_a_planned_new_process_is_told_whole(mode, tmp_path):
     made = tmp_path / "made"

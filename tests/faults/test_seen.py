@@ -14,7 +14,7 @@ from envpool_py.engine import flight
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, reset_pool
 from tests.support import envs
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 
 SOME = ["dummy", "shmem-fork-packed"]
 SPREAD = pytest.mark.parametrize("place", SOME)
@@ -95,7 +95,7 @@ def test_a_first_reset_that_fails_while_others_work_is_tried_again(place, times,
         assert pool.restarts.tolist() == [0, min(times, 3), 0]
 
 
-@pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed", "shmem-spawn"])
+@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow("shmem-spawn")])
 def test_a_process_that_dies_by_a_signal_shows_the_users_line(place):
     with reset_pool(place, BROKEN[:2]) as pool:
         with pytest.raises(WorkerDiedError, match=r"killed by SIGSEGV \(envs.py:\d+\)") as got:
