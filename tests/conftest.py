@@ -1,14 +1,11 @@
 """The tiers of the tests, and what holds after each test: nothing is left, nothing hangs.
 
-`pytest` runs the quick tests, `pytest -m peers` those of PEERS, `pytest -m ray` those of RAY,
-`pytest -m soak` the soaks, and `pytest -m "not soak"` everything else: first what needs no other
-library, then, in a second and a third pytest, the peers and Ray. A process that has torch in it
-takes twenty times as long to fork, which most tests do, and one that has started Ray has its
-threads and processes: so no process runs tests of two kinds. Tests that the command line names run
-whatever their tier, soaks excepted.
+One pytest runs one tier: `pytest` the quick tests, `pytest -m slow`, `-m peers`, `-m ray` and
+`-m soak` the others; files and folders that the command line names change nothing about that. A
+process that has torch in it takes twenty times as long to fork, which most tests do, and one that
+has started Ray has its threads and processes: so no process runs tests of two tiers.
 """
 
-import collections
 import contextlib
 import gc
 import importlib
@@ -17,7 +14,6 @@ import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -55,38 +51,14 @@ RAY = ("tests/ray", "tests/backends", "tests/pool", "tests/sessions")
 """The files and folders whose tests, all or those of any backend, run on Ray too."""
 
 SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")
-SLOW += ("tests/collector/test_collect.py", "tests/envpool_face/test_faults.py")
+SLOW += ("tests/collector/test_collect.py", "tests/collector/test_linear.py")
+SLOW += ("tests/envpool_face/test_faults.py", "tests/faults/test_imported_once.py")
 SLOW += ("tests/test_examples.py", "tests/test_hostile_files.py")
 FACE = ("as_async", "equal_to_sync", "faults", "wrappers")
 SLOW += tuple(f"tests/gymnasium_face/test_{name}.py" for name in FACE)
 """The files and folders whose tests take long together; single tests are marked."""
 
-THINNED = {
-    "tests/backends/test_matrix.py": 4,
-    "tests/collector/test_evaluate.py": 8,
-    "tests/collector/test_kills.py": 4,
-    "tests/collector/test_rollout.py": 2,
-    "tests/collector/test_steps.py": 2,
-    "tests/faults/test_forks.py": 2,
-    "tests/faults/test_interrupts.py": 3,
-    "tests/faults/test_matrix.py": 8,
-    "tests/faults/test_restart.py": 3,
-    "tests/faults/test_table.py": 8,
-    "tests/sessions/test_cancels.py": 3,
-    "tests/sessions/test_refusals.py": 3,
-    "tests/sessions/test_sessions.py": 3,
-    "tests/test_doors.py": 4,
-}
-"""Of each parametrised test of these files every n-th case is kept; the others are soaks.
-
-On Ray every second case is kept, and all of Ray's own tests.
-"""
-
-ONLY_QUICK = "not (slow or peers or soak)"
-EVERYTHING = "not soak"
-WITHOUT_PEERS = "not (peers or soak)"
-ONLY_PEERS = "peers and not soak"
-ONLY_RAY = "ray and not soak"
+QUICK = "not (slow or peers or ray)"
 
 WATCHDOG = 180.0
 """Seconds until a test is ended; many times what the slowest takes on an idle machine."""
@@ -104,80 +76,39 @@ def is_in(path, places):
     return any(path.is_relative_to(ROOT / place) for place in places)
 
 
-def names_tests(config):
-    """Return whether the command line names files or folders."""
-    return config.args_source is pytest.Config.ArgsSource.ARGS
-
-
-def is_ray(config):
-    """Return whether it is Ray's tests that run: they replace the places of the others."""
-    named = names_tests(config) and any("tests/ray" in arg for arg in config.args)
-    return named or config.option.markexpr.startswith("ray")
+def is_tier(config, name):
+    """Return whether this is the tier that runs."""
+    return config.option.markexpr.lstrip("(").startswith(name)
 
 
 def pytest_configure(config):
-    """Let Ctrl-C interrupt, and Ray replace the other backends before their tests are imported."""
+    """Choose the tier; let Ctrl-C interrupt, and Ray replace the other backends."""
+    tier = config.option.markexpr or QUICK
+    config.option.markexpr = tier if "soak" in tier else f"({tier}) and not soak"
     # A shell has the programs that it starts in the background ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if is_ray(config):
+    if is_tier(config, "ray"):
         config.pluginmanager.import_plugin("tests.ray.plugin")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_cmdline_main(config):
-    """Choose the tier; run the peers, and Ray's tests, once this pytest has run the others."""
-    if not config.option.markexpr:
-        config.option.markexpr = EVERYTHING if names_tests(config) else ONLY_QUICK
-    if config.option.markexpr != EVERYTHING or names_tests(config):
-        return (yield)
-    config.option.markexpr = WITHOUT_PEERS
-    status = yield
-    # A process of pytest-xdist is given the same arguments: it runs none of the other tiers.
-    if status == pytest.ExitCode.INTERRUPTED or hasattr(config, "workerinput"):
-        return status
-    given = config.invocation_params.args
-
-    def command(tier, *more):
-        args = [*(tier if arg == EVERYTHING else arg for arg in given), *more]
-        return [sys.executable, "-m", "pytest", *args]
-
-    # Ray's tests wait most of the time; Ray has processes enough.
-    alone = ["-n", "0"] if config.pluginmanager.hasplugin("xdist") else []
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command(ONLY_RAY, *alone), **pipes) as ray:
-        peers = subprocess.run(command(ONLY_PEERS), check=False)
-        sys.stdout.write(ray.communicate()[0].decode())
-    return status or peers.returncode or ray.returncode
-
-
 def pytest_ignore_collect(collection_path, config):
-    """Leave out the peers, or all others; what the command line names is collected in any case."""
-    if any(is_in(Path(arg.partition("::")[0]).resolve(), PEERS) for arg in config.args):
-        return None
-    if is_ray(config):
+    """Leave out the files of other tiers, which import what this tier does not need."""
+    if is_tier(config, "ray"):
         wanted = is_in(collection_path, RAY)
     else:
-        wanted = config.option.markexpr.startswith("peers") == is_in(collection_path, PEERS)
+        wanted = is_tier(config, "peers") == is_in(collection_path, PEERS)
         wanted &= not is_in(collection_path, RAY[:1])
-    may_have_more = collection_path.is_dir() and not is_in(collection_path, PEERS)
+    may_have_more = collection_path.is_dir() and not is_in(collection_path, (*PEERS, *RAY[:1]))
     return None if wanted or may_have_more else True  # else its conftest.py is not imported either
 
 
 def pytest_collection_modifyitems(items, config):
     """Mark the tests of PEERS and SLOW, and of RAY where that is what runs."""
-    marked = {"peers": PEERS, "slow": SLOW, "ray": RAY if is_ray(config) else ()}
-    cases = collections.Counter()
+    marked = {"peers": PEERS, "slow": SLOW, "ray": RAY if is_tier(config, "ray") else ()}
     for item in items:
         for mark, places in marked.items():
             if is_in(item.path, places):
                 item.add_marker(mark)
-        share = THINNED.get(item.path.relative_to(ROOT).as_posix(), 1)
-        if is_ray(config):
-            share = 1 if is_in(item.path, RAY[:1]) else 2
-        if hasattr(item, "callspec"):
-            if cases[item.originalname] % share:
-                item.add_marker("soak")
-            cases[item.originalname] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -205,7 +136,7 @@ def logs_of_peers(tmp_path_factory):
 def nothing_left(helpers_of_multiprocessing, request):
     """Check that the test leaves no process, no descriptor, no thread and no shared memory."""
     del helpers_of_multiprocessing
-    if is_ray(request.config):  # its plugin looks for what is left
+    if is_tier(request.config, "ray"):  # its plugin looks for what is left
         yield
         return
     gc.collect()

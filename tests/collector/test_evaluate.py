@@ -19,7 +19,7 @@ from tests.pettingzoo.envs import TableEnv
 from tests.support import envs
 from tests.support.episodes import equal
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES, QUICK
+from tests.support.places import PLACES, QUICK, paired
 
 tqdm.tqdm.get_lock()  # has a semaphore, which tqdm keeps for good
 
@@ -51,8 +51,7 @@ def rows(result):
     return list(zip(*(column.tolist() for column in columns), result.infos, strict=True))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
 def test_equal_to_hand_stepped_envs_for_any_pool(place, mode):
     expected = by_hand(TASKS)
     for num_envs, wait_num in [(1, None), (4, 1), (4, 3), (4, None), (16, 1), (30, 7)]:
@@ -91,8 +90,7 @@ class CrashEnv(envs.RandomEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
+@pytest.mark.parametrize(("place", "mode"), paired(["dummy", "shmem-fork"], MODES))
 def test_a_lost_episode_is_run_again(place, mode, tmp_path):
     fns = [partial(CrashEnv, i, tmp_path / "calls", 4) for i in range(3)]
     options = {**RESTART, "autoreset_mode": mode, "wait_num": 1}
@@ -102,8 +100,7 @@ def test_a_lost_episode_is_run_again(place, mode, tmp_path):
     assert equal(rows(result), by_hand(TASKS))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
 def test_each_episode_is_reset_once(place, mode):
     with PLACES[place](
         [partial(envs.CountEnv, i, 3) for i in range(3)], autoreset_mode=mode
@@ -166,18 +163,19 @@ FAULTS = {
 }
 
 
+# Three tasks that hang three times take too long.
 FAILURES = [
-    (place, fault, budget)
+    case
     for fault in FAULTS
-    for place in FAULTS[fault][0]
-    for budget in (None, 1, 2)
-    if budget != 2 or fault != "hang"  # three tasks that hang three times take too long
+    for case in paired(FAULTS[fault][0], [fault], (None, 1) if fault == "hang" else (None, 1, 2))
 ]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("place", "fault", "budget"), FAILURES)
-def test_a_task_that_fails_is_a_result(place, mode, fault, budget):
+@pytest.mark.parametrize(
+    ("place", "fault", "budget", "mode"),
+    [(*case, MODES[n % 3]) for n, case in enumerate(FAILURES)],
+)
+def test_a_task_that_fails_is_a_result(place, fault, budget, mode):
     """With restarts, each task has the whole budget."""
     _, options, text = FAULTS[fault]
     if budget is not None:

@@ -14,7 +14,7 @@ from envpool_py.env.spaces import take
 from tests.faults.helpers import MODES, RESTART
 from tests.support import envs
 from tests.support.episodes import SEED, equal, rows_of
-from tests.support.places import PLACES, QUICK
+from tests.support.places import PLACES, QUICK, paired
 
 T = 7
 
@@ -74,14 +74,12 @@ SUBJECTS = {
     **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
     "vectors": partial(envs.VectorRewardEnv, length=3),
 }
-IN_EVERY_MODE = ("nested", "mixed", "text", "box-scalar", "alike", "ragged", "vectors")
 
 
 @pytest.mark.parametrize(
     ("name", "columns", "autoreset_mode"),
     [
-        *((name, False, None) for name in SUBJECTS),
-        *((name, False, mode) for name in IN_EVERY_MODE for mode in MODES[1:]),
+        *paired([*SUBJECTS], [False], MODES),
         *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
     ],
 )
@@ -99,8 +97,7 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, autoreset_mod
             check(collector.rollout(T), by_hand)
 
 
-@pytest.mark.parametrize("autoreset_mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "autoreset_mode"), paired(QUICK, MODES))
 def test_several_in_a_row_equal_hand_stepped_envs(place, autoreset_mode):
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
     for wait_num in (None, 1, 2):
@@ -128,9 +125,9 @@ class FailsEnv(envs.CountEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("autoreset_mode", MODES)
 @pytest.mark.parametrize(
-    ("place", "kill"), [*((place, False) for place in QUICK), ("shmem-fork", True)]
+    ("place", "kill", "autoreset_mode"),
+    [*paired(QUICK, [False], MODES), *paired(["shmem-fork"], [True], MODES)],
 )
 def test_a_lost_step_is_truncated_and_marked(place, kill, autoreset_mode):
     env_fns = [partial(FailsEnv, i, kill) for i in range(3)]

@@ -15,7 +15,7 @@ from envpool_py.wrappers import VectorEnvWrapper
 from tests.faults.helpers import MODES
 from tests.support import envs
 from tests.support.episodes import SEED, by_env, check_by_hand, equal, rows_of
-from tests.support.places import PLACES, QUICK
+from tests.support.places import PLACES, QUICK, paired
 
 
 def check_steps(batches, env_fns):
@@ -52,14 +52,12 @@ SUBJECTS = {
     "vectors": partial(envs.VectorRewardEnv, length=3),
     "unlike": lambda tag: envs.SpaceEnv(tag, ("text", "dict")[tag]),
 }
-IN_EVERY_MODE = ("nested", "mixed", "text", "box-scalar", "alike", "ragged", "vectors", "unlike")
 
 
 @pytest.mark.parametrize(
     ("name", "columns", "mode"),
     [
-        *((name, False, None) for name in SUBJECTS),
-        *((name, False, mode) for name in IN_EVERY_MODE for mode in MODES[1:]),
+        *paired([*SUBJECTS], [False], MODES),
         *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
     ],
 )
@@ -91,8 +89,7 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
             assert equal(episode.total_reward, np.sum(list(episode.rewards), axis=0))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
 def test_transitions_equal_hand_stepped_envs(place, mode):
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
     for wait_num, batch_size in [(None, None), (None, 1), (2, 7), (2, None)]:
@@ -156,8 +153,7 @@ def used_for_whole_episodes(_, other):
 USES = [used_by_hand, used_by_another_collector, used_for_whole_episodes]
 
 
-@pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
+@pytest.mark.parametrize(("place", "use"), paired(["dummy", "shmem-fork"], [*USES]))
 def test_a_pool_that_was_used_otherwise_is_not_gone_on_with(place, use):
     """Train, evaluate, train: what is recorded is what the envs got."""
 
@@ -282,15 +278,14 @@ HALF = ZEROS, {"v": np.array([1, 2], np.float16)}
         ([HALF, (ZEROS, {"v": [1, 1e6]})], ValueError, "of dtype float16, can't hold without loss"),
     ],
 )
-@pytest.mark.parametrize("kind", ["episodes", "steps"])
-def test_what_a_policy_may_not_return_is_refused(kind, returned, error, message):
+def test_what_a_policy_may_not_return_is_refused(returned, error, message):
     each = iter(returned)
     with DummyVectorEnv([envs.CountEnv] * 2) as pool:
         collector = AsyncCollector(pool, lambda *_: next(each))
         with pytest.raises(error, match=message):
-            next(getattr(collector, kind)())
+            next(collector.steps())
         collector.policy = lambda *_: ZEROS
-        found = next(getattr(collector, kind)())  # of new episodes
+        found = next(collector.steps())  # of new episodes
         assert found.extras == {}
 
 
@@ -313,9 +308,14 @@ def seeds_of_episode(env_id, episode):
     return (None if episode == 2 else 100 * env_id + episode), None
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seeds", [None, [4, None]])
-@pytest.mark.parametrize("options", [{}, {"episode_seeds": True}, {"reset_fn": seeds_of_episode}])
+@pytest.mark.parametrize(
+    ("options", "seeds", "mode"),
+    [
+        *paired([{"episode_seeds": True}], [None, [4, None]], MODES),
+        *paired([{"reset_fn": seeds_of_episode}], [[4, None], None], MODES),
+        ({}, [4, None], None),
+    ],
+)
 def test_an_episode_has_the_seed_of_its_reset(options, seeds, mode):
     env_fns = [partial(envs.RandomEnv, i) for i in range(2)]
     with DummyVectorEnv(env_fns, wait_num=1, autoreset_mode=mode, **options) as pool:

@@ -60,6 +60,7 @@ def test_readme_is_short():
     assert len(README.splitlines()) <= 75
 
 
+@pytest.mark.slow
 def test_the_crash_of_readme_is_real(tmp_path):
     block = re.search(r"```console\n(.*?)```", README, re.DOTALL)
     commands = block[1].replace(" \\\n    ", " ").split("$ envpool-py ")[1:]
@@ -124,6 +125,7 @@ def test_each_example_is_in_the_gallery():
     assert not [name for name in programs if f"`{name}`" not in gallery]
 
 
+@pytest.mark.slow
 def test_a_measurement_has_all_figures(monkeypatch):
     """``measure`` finds every figure of the file; here nothing is measured."""
     known = figures.values_of()

@@ -15,12 +15,13 @@ from envpool_py.worker import supervisor, watchdog
 from tests.faults.helpers import BROKEN, count_fns, kill, reset_pool
 from tests.support import envs
 from tests.support.helpers import descriptors, no_process_left
+from tests.support.places import slow
 
 METHODS = ["fork", "spawn", "forkserver"]
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a process needs pipes of its own")
-@pytest.mark.parametrize(("method", "count"), [("fork", 2), ("spawn", 2), ("forkserver", 3)])
+@pytest.mark.parametrize(("method", "count"), [("fork", 2), *slow(("spawn", 2), ("forkserver", 3))])
 def test_descriptors_of_a_process(method, count):
     found = {}
     for num_envs in (2, 5):

@@ -351,6 +351,7 @@ def sample(places):
     return places[len(places) // 3 :: max(len(places) // 2, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_call_may_be_interrupted_at_some_lines(backend):
     cells = [cell for cell in table() if cell.backend == backend]

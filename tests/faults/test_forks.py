@@ -110,9 +110,7 @@ def run_all(place, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "place", ["dummy", "shmem-fork", "shmem-fork-packed", "shmem-fork-caller", "thread"]
-)
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "thread"])
 def test_the_copy_answers_nothing(place, tmp_path):
     expected = [f"{where} {what}" for where in WHERE for what in CHILD]
     assert run_python("-m", __name__, place, tmp_path, quiet=True).splitlines() == expected

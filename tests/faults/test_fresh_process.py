@@ -15,6 +15,7 @@ from envpool_py.worker import supervisor
 from tests.faults.helpers import FNS, MODES, RESTART, goes_on
 from tests.support import envs
 from tests.support.helpers import children, wait_until
+from tests.support.places import paired
 
 pytestmark = pytest.mark.slow
 FRESH = {"context": "fork", "fresh_process": True}
@@ -47,8 +48,7 @@ def test_by_hand(on_error):
         goes_on(pool, [0, 1, 2])
 
 
-@pytest.mark.parametrize("mode", [None, "next_step"])
-@pytest.mark.parametrize("on_error", ["raise", "restart"])
+@pytest.mark.parametrize(("mode", "on_error"), paired([None, "next_step"], ["raise", "restart"]))
 def test_recycled_envs_give_the_rows_of_those_that_are_recycled_in_their_process(mode, on_error):
     rows, pids = {}, {}
     for fresh in (False, True):
@@ -136,16 +136,16 @@ class ClosesBadly(envs.FaultEnv):
             raise ValueError("not closed")
 
 
-@pytest.mark.parametrize("by", ["exception", "hand", "recycle"])
 @pytest.mark.parametrize(
-    ("how", "text"),
+    ("how", "text", "by"),
     [
         (
             "hangs",
             "could not be closed: the worker process was killed: close has not ended in time",
+            "recycle",
         ),
-        ("raises", r"close raised ValueError: not closed \(test_fresh_process.py:\d+\)"),
-        ("ends", "could not be closed: the worker process exited with code 3"),
+        ("raises", r"close raised ValueError: not closed \(test_fresh_process.py:\d+\)", "hand"),
+        ("ends", "could not be closed: the worker process exited with code 3", "exception"),
     ],
 )
 def test_a_close_that_fails_is_named(how, text, by, tmp_path):

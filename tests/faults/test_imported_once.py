@@ -19,6 +19,7 @@ from functools import partial
 
 import gymnasium as gym
 import pytest
+import threadpoolctl
 
 from envpool_py import ShmemVectorEnv, env_by_name
 from envpool_py.env.failures import dumps_by_value
@@ -287,7 +288,6 @@ def test_the_sb3_interface_makes_known_envs():
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_program_keeps_its_garbage_collection_and_its_threads(frozen):
-    threadpoolctl = pytest.importorskip("threadpoolctl")
     before = threadpoolctl.threadpool_info()
     gc.freeze() if frozen else gc.unfreeze()  # pytest has frozen its own objects
     try:
@@ -302,7 +302,6 @@ def test_the_program_keeps_its_garbage_collection_and_its_threads(frozen):
 
 
 def test_pools_that_fork_at_once_in_threads_leave_the_threads_of_the_program():
-    threadpoolctl = pytest.importorskip("threadpoolctl")
     with threadpoolctl.threadpool_limits(3):  # also where there is one core
         before = threadpoolctl.threadpool_info()
         first, second = ready_to_fork(1), ready_to_fork(1)

@@ -23,7 +23,6 @@ from envpool_py.worker import DummyEnvWorker
 from tests.faults import helpers
 from tests.faults.helpers import (
     BROKEN,
-    EACH,
     GOOD,
     goes_on,
     handling,
@@ -33,7 +32,7 @@ from tests.faults.helpers import (
 )
 from tests.support import envs
 from tests.support.helpers import wait_until, wait_until_blocked
-from tests.support.places import PLACES
+from tests.support.places import PLACES, paired
 
 PACKAGE = Path(envpool_py.__file__).parent
 HOST = "worker/host.py", "worker/process_host.py", "worker/messages.py"
@@ -57,34 +56,43 @@ class SignalledPoll:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs epoll")
-@pytest.mark.parametrize("call", ["recv", "step", "reset", "call"])
+@pytest.mark.parametrize("call", ["recv", "call"])
 def test_a_signal_just_before_a_wait_is_not_kept_until_a_result_comes(call):
     go_on = multiprocessing.get_context("fork").Event()
     env = functools.partial(envs.ChangedEnv, 0, step=lambda *row: go_on.wait() and row[2])
     with reset_pool("shmem-fork", [env]) as pool:
-        if call != "step":
-            pool.send([0])
-        ask = {"recv": pool.recv, "step": lambda: pool.step([0])}
-        # The others wait for the process, which still steps.
-        ask |= {"reset": lambda: pool.reset([0]), "call": lambda: pool.call("pid")}
-        if call in ("reset", "call"):
+        pool.send([0])
+        if call == "call":  # it waits for the process, which still steps
             pool.cancel()
         poller = pool.engine.hosts.supervisor.poller
         poller._poll = SignalledPoll(poller._poll)
         begun = time.monotonic()
         with handling(signal.SIGUSR1, raising(TimeoutError())), pytest.raises(TimeoutError):
-            ask[call]()
+            pool.recv() if call == "recv" else pool.call("pid")
         assert time.monotonic() - begun < 20, "a wait that nothing ends takes 30 seconds"
         poller._poll = poller._poll.inner
         go_on.set()
 
 
+class CallerWorker(DummyEnvWorker):
+    """Not one of the package's own."""
+
+
 @pytest.mark.parametrize(
-    ("place", "kind"),
-    [*((each, TimeoutError) for each in EACH), *((each, EnvError) for each in helpers.IN_CALLER)],
+    ("place", "kind", "on_error"),
+    [
+        ("dummy", EnvError, "raise"),
+        ("shmem-fork-packed", TimeoutError, "raise"),
+        ("shmem-fork-caller", TimeoutError, "restart"),
+        ("thread", TimeoutError, "raise"),
+        ("custom worker", TimeoutError, "restart"),
+    ],
 )
-def test_a_signal_handler_raises(place, kind):
-    """A TimeoutError is an OSError, which nothing may take for a broken pipe."""
+def test_a_signal_handler_raises(place, kind, on_error):
+    """A TimeoutError is an OSError, which nothing may take for a broken pipe.
+
+    `tests/unit/test_interrupts.py` has every kind of handler.
+    """
     error = kind("of another pool", (0,))
 
     def step(_, action, row):
@@ -94,7 +102,10 @@ def test_a_signal_handler_raises(place, kind):
 
     main = os.getpid()
     fns = [functools.partial(envs.ChangedEnv, tag, step=step) for tag in range(3)]
-    with reset_pool(place, fns) as pool:
+    # A custom worker whose env is in this process has no place.
+    make = PLACES.get(place, functools.partial(BaseVectorEnv, worker_fn=CallerWorker))
+    with make(fns, on_error=on_error) as pool:
+        pool.reset()
         pids = pool.call("pid")
         with handling(signal.SIGUSR1, raising(error)), pytest.raises(kind) as caught:
             pool.step([1, 0, 0] if kind is EnvError else np.array([1, 0, 0]))
@@ -105,40 +116,6 @@ def test_a_signal_handler_raises(place, kind):
         assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
         assert pool.step([0, 0, 0])[0][:, 2].tolist() == [1, 1, 1]
         assert pool.call("pid") == pids
-
-
-class CallerWorker(DummyEnvWorker):
-    """A custom worker whose env is in this process."""
-
-
-def interrupted_pool(place, fns, **options):
-    """Make a pool whose envs are stepped in this process, where signal handlers run."""
-    make = PLACES.get(place, functools.partial(BaseVectorEnv, worker_fn=CallerWorker))
-    return make(fns, **options)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "restart"])
-@pytest.mark.parametrize("place", [*helpers.IN_CALLER, "custom worker"])
-@pytest.mark.parametrize("make", helpers.HANDLERS.values(), ids=helpers.HANDLERS)
-def test_no_kind_of_handler_is_taken_for_an_env(make, place, on_error):
-    def step(_, action, row):
-        if action and os.getpid() == main:
-            signal.raise_signal(signal.SIGUSR1)
-        return row
-
-    main, error = os.getpid(), TimeoutError("mine")
-    fns = [functools.partial(envs.ChangedEnv, tag, step=step) for tag in range(3)]
-    with interrupted_pool(place, fns, on_error=on_error) as pool:
-        pool.reset()
-        with handling(signal.SIGUSR1, make(error)), pytest.raises(TimeoutError) as caught:
-            pool.step([1, 1, 1])
-        assert caught.value is error
-        assert pool.reset()[0][:, 1].tolist() == [1, 1, 1], "an env was recreated"
-        obs, _, terminated, truncated, infos = pool.step([0, 0, 0])
-        assert obs.tolist() == [[0, 1, 1], [1, 1, 1], [2, 1, 1]]
-        assert not terminated.any()
-        assert not truncated.any()
-        assert not any("env_error" in info for info in infos)
         assert sum(pool.restarts) == 0
 
 
@@ -284,8 +261,10 @@ ASKED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ASKED)
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "shmem-fork-caller"])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    paired(["dummy", "shmem-fork-packed", "shmem-fork-caller"], [*ASKED]),
+)
 def test_a_call_may_be_interrupted_at_any_moment(place, name):
     """A row that is stale, lost or another env's is seen: it holds the env, episode and step."""
     wait_num = 1 if name in ("send and recv", "drain") else None
@@ -359,7 +338,7 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "kind"),
-    [("dummy", NotImplementedError), ("dummy", TypeError), ("shmem-fork-caller", ValueError)],
+    [("dummy", NotImplementedError), ("shmem-fork-caller", ValueError)],
 )
 def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(place, kind):
     """Such an error is neither swallowed nor taken for one of the env."""
@@ -378,10 +357,13 @@ def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(p
             pool.send(actions)
 
 
-@pytest.mark.parametrize("by", ["thread", "handler", "ctrl-c"])
 @pytest.mark.parametrize(
-    ("place", "name"),
-    [("dummy", "recv"), ("shmem-fork-packed", "recv"), ("shmem-fork-packed", "get_env_attr")],
+    ("place", "name", "by"),
+    [
+        ("dummy", "recv", "handler"),
+        ("shmem-fork-packed", "recv", "ctrl-c"),
+        ("shmem-fork-packed", "get_env_attr", "thread"),
+    ],
 )
 def test_a_back_off_ends_at_once(place, name, by, beside, monkeypatch):
     """By close() of another thread or of a signal handler, and by Ctrl-C."""
@@ -419,9 +401,7 @@ SECOND = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("place", "by"), [("dummy", "handler"), ("shmem-fork", "thread"), ("shmem-fork", "handler")]
-)
+@pytest.mark.parametrize(("place", "by"), [("dummy", "handler"), ("shmem-fork", "thread")])
 def test_a_second_call_is_refused(place, by, gates, beside):
     refused = []
 

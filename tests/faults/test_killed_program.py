@@ -14,8 +14,11 @@ import pytest
 from envpool_py import ShmemVectorEnv
 from tests.support import envs
 from tests.support.helpers import ROOT, wait_until
+from tests.support.places import paired, soak
 
 MARK = "ENVPOOL_PY_TEST"
+CONTEXTS = ("fork", "forkserver", "spawn")
+HOW = ("SIGKILL", "SIGTERM", "_exit")
 
 
 class Simulated(envs.CountEnv):
@@ -57,15 +60,11 @@ def is_gone(mark):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "_exit"])
 @pytest.mark.parametrize(
-    ("context", "times"),
+    ("context", "times", "how"),
     [
-        *[(context, 1) for context in ("fork", "forkserver", "spawn")],
-        *[
-            pytest.param(context, 17, marks=pytest.mark.soak)
-            for context in ("fork", "forkserver", "spawn")
-        ],
+        *paired(CONTEXTS, [1], HOW),
+        *soak(*((context, 17, how) for context in CONTEXTS for how in HOW)),
     ],
 )
 def test_nothing_is_left(context, times, how):

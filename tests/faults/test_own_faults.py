@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import itertools
 import logging
 import sys
 import time
@@ -15,7 +14,7 @@ from envpool_py import BaseVectorEnv, EnvError, ShmemVectorEnv
 from tests.backends.test_worker_contract import ThreadWorker
 from tests.faults.helpers import EACH, RESTART, reset_pool
 from tests.support import envs
-from tests.support.places import PLACES
+from tests.support.places import PLACES, paired
 
 LEAVING = {"SystemExit": SystemExit(3), "KeyboardInterrupt": KeyboardInterrupt()}
 
@@ -55,13 +54,17 @@ def goes_on(pool, tags):
         assert pool.step([0] * len(tags))[0][:, 2].tolist() == [t] * len(tags)
 
 
-@pytest.mark.parametrize("on_error", ["raise", "restart"])
-@pytest.mark.parametrize("where", ["reset", "step"])
 @pytest.mark.parametrize(
-    ("place", "kind"),
+    ("place", "kind", "where", "on_error"),
     [
-        ("dummy", "SystemExit"),  # a KeyboardInterrupt is Ctrl-C in the program itself
-        *itertools.product(("thread", "thread-packed", "shmem-fork-packed"), LEAVING),
+        # A KeyboardInterrupt is Ctrl-C in the program itself.
+        ("dummy", "SystemExit", "step", "restart"),
+        *paired(
+            ["thread", "shmem-fork-packed", "thread-packed", "thread", "thread-packed", "thread"],
+            [*LEAVING],
+            ["reset", "step", "step", "reset"],
+            ["raise", "restart", "restart"],
+        ),
     ],
 )
 def test_what_would_end_an_event_loop_ends_no_other_coroutine(
@@ -86,8 +89,11 @@ def test_what_would_end_an_event_loop_ends_no_other_coroutine(
         goes_on(pool, [0, 1, 2])
 
 
-@pytest.mark.parametrize("max_restarts", [3, None])
-@pytest.mark.parametrize(("place", "ends"), [("shmem-fork", 1), ("shmem-fork", 0), ("thread", 0)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "ends", "max_restarts"),
+    [("shmem-fork", 1, 3), ("shmem-fork", 0, None), ("thread", 0, 3)],
+)
 def test_if_every_first_reset_hangs_or_dies_it_is_told(place, ends, max_restarts):
     act = functools.partial(sys.exit, 0) if ends else functools.partial(time.sleep, 2)
 
@@ -124,9 +130,12 @@ class Closing(envs.ChangedEnv):
         self.on_close()
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError("gone"), GeneratorExit("gone")])
-@pytest.mark.parametrize("on_error", ["raise", "restart"])
-@pytest.mark.parametrize("place", EACH)
+@pytest.mark.parametrize(
+    ("place", "on_error", "error"),
+    paired(
+        EACH, ["raise", "restart"], [GeneratorExit("gone"), *[asyncio.CancelledError("gone")] * 2]
+    ),
+)
 def test_an_env_whose_close_raises_what_is_no_exception_is_recreated(place, on_error, error):
     close = functools.partial(throw, error)
     fns = [functools.partial(Closing, tag, *[close] * (tag == 1)) for tag in range(3)]
@@ -147,6 +156,7 @@ def test_an_env_whose_close_raises_what_is_no_exception_is_recreated(place, on_e
     assert any(text.startswith(f"env 1: close raised {type(error).__name__}") for text in texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["shmem-fork", "thread"])
 def test_all_envs_that_can_be_are_closed_when_several_hang(place, tmp_path, monkeypatch):
     monkeypatch.setattr("envpool_py.worker.supervisor.GRACE", 2.0)
@@ -212,14 +222,16 @@ class NoLookup(envs.CountEnv):
         return super().__getattribute__(name)
 
 
-@pytest.mark.parametrize("name", ["reward_space", "action_space", "observation_space"])
-@pytest.mark.parametrize("place", [*EACH, "shmem-forkserver-packed"])
+@pytest.mark.parametrize(
+    ("place", "name"), paired(EACH, ["reward_space", "action_space", "observation_space"])
+)
 def test_a_lookup_of_a_space_that_raises_names_the_env(place, name):
     fns = [functools.partial(NoLookup, tag, name) for tag in range(3)]
     with pytest.raises(EnvError, match=r"env 1: env_fn raised RuntimeError: no config"):
         PLACES[place](fns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, "next_step"])
 def test_the_error_of_an_env_fn_that_fails_in_a_planned_new_process_is_told_whole(mode, tmp_path):
     made = tmp_path / "made"

@@ -21,11 +21,11 @@ from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART
 from tests.record.runs import failing
 from tests.support import envs
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES, slow
+from tests.support.places import BACKENDS, PLACES, paired, slow
 from tests.support.reference import same
 
 
-@pytest.mark.parametrize("place", EACH)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_restarted_env_is_new_and_the_others_are_not(place):
     with reset_pool(place) as pool:
         pool.set_env_attr("mark", 7)
@@ -44,13 +44,11 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place):
 @pytest.mark.parametrize(
     ("place", "how", "on_error"),
     [
-        *((place, "dies", "raise") for place in PROCESSES),
+        ("shmem-fork-packed", "dies", "raise"),
         *slow(*((place, "dies", "raise") for place in NEW)),
         ("shmem-fork", "unseen", "raise"),
-        ("shmem-fork-packed", "unseen", "restart"),
-        ("shmem-fork", "hangs", "raise"),
-        *(("shmem-fork-packed", "its mate hangs", on_error) for on_error in ("raise", "restart")),
-        ("shmem-fork-packed", "hangs", "restart"),
+        *slow(("shmem-fork-packed", "its mate hangs", "raise")),
+        *slow(("shmem-fork-packed", "hangs", "restart")),
     ],
 )
 def test_a_process_is_started_again_with_all_its_envs(place, how, on_error, monkeypatch):
@@ -109,7 +107,7 @@ def test_an_env_whose_cancelled_step_ends_keeps_its_process():
 
 
 @pytest.mark.parametrize(
-    ("place", "dies"), [*((place, False) for place in EACH), *((p, True) for p in PROCESSES)]
+    ("place", "dies"), [("dummy", False), ("thread", False), ("shmem-fork-packed", True)]
 )
 def test_an_env_fn_that_fails_the_second_time_is_named(place, dies, tmp_path):
     def once(times):
@@ -166,8 +164,9 @@ def check_begun(batch, k, obs):
 @pytest.mark.parametrize(
     ("place", "mode", "how"),
     [
-        *((place, mode, "value") for place in EACH for mode in MODES),
-        *((p, mode, how) for p in PROCESSES for mode in MODES for how in ("SIGKILL", "idle")),
+        *((place, mode, "value") for place, mode in paired(EACH, MODES)),
+        *paired(PROCESSES, MODES, ["SIGKILL"]),
+        *paired(PROCESSES[::-1], MODES, ["idle"]),
         *slow(*((place, None, "SIGKILL") for place in NEW)),
     ],
 )
@@ -294,8 +293,9 @@ def test_recreating_an_env_has_the_limit_of_a_step_or_a_minute(step_timeout, tmp
         assert (pool.call("pid") == pids) == (step_timeout is None)
 
 
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("space", ["mixed", "nested", "text", "discrete"])
+@pytest.mark.parametrize(
+    ("space", "columns"), paired(["mixed", "nested", "text", "nested"], [False, True])
+)
 def test_the_last_observation_of_any_space(space, columns, tmp_path):
     fns = failing(tmp_path, {1: (1, "raise")}, space)[1:2]
     with PLACES["shmem-fork"](fns, columns=columns, **RESTART) as pool:
@@ -309,8 +309,7 @@ def test_the_last_observation_of_any_space(space, columns, tmp_path):
         assert not pool.step([action])[3].any()
 
 
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
+@pytest.mark.parametrize(("place", "mode"), [("dummy", "same_step"), ("shmem-fork", "next_step")])
 def test_an_automatic_reset_that_fails_is_tried_again(place, mode):
     """The ended row comes whole; then comes that of the reset, in same_step mode of a lost step."""
     with reset_pool(place, [envs.FailsToResetEnv], autoreset_mode=mode, **RESTART) as pool:
@@ -333,9 +332,13 @@ def fail(how):
     raise ConnectionAbortedError("not yet")
 
 
-@pytest.mark.parametrize("times", [2, 3])
 @pytest.mark.parametrize(
-    ("place", "how"), [("dummy", "raise"), *((PROCESSES[1], how) for how in ("raise", "die"))]
+    ("place", "how", "times"),
+    [
+        ("dummy", "raise", 3),
+        (PROCESSES[1], "raise", 2),
+        *((PROCESSES[1], "die", n) for n in (2, 3)),
+    ],
 )
 def test_a_failed_reset_is_tried_again_within_the_budget(place, how, times, tmp_path):
     def reset(_, row):
@@ -360,9 +363,13 @@ def test_a_failed_reset_is_tried_again_within_the_budget(place, how, times, tmp_
         assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("budget", [1, 2, 3])
-@pytest.mark.parametrize("fault", ["SIGKILL", "value"])
-@pytest.mark.parametrize("how", ["raise", "die"])
+@pytest.mark.parametrize(
+    ("how", "fault", "budget"),
+    [
+        *paired(["raise", "die"], ["SIGKILL"], [1, 2, 3]),
+        *paired(["die", "raise"], ["value"], [1, 3]),
+    ],
+)
 def test_making_the_env_may_fail_too(how, fault, budget, tmp_path):
     """The second and third time. Each recreation that fails counts once."""
 
@@ -400,7 +407,7 @@ def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
             pool.reset([1])
 
 
-@pytest.mark.parametrize("place", EACH)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_back_off_blocks_only_its_own_env(place):
     def fail_again():
         pool.send(["value"], [1])
@@ -430,7 +437,7 @@ def test_a_back_off_blocks_only_its_own_env(place):
 
 
 @pytest.mark.parametrize(
-    ("place", "mode"), [*(("shmem-fork", mode) for mode in MODES), *slow(("shmem-spawn", None))]
+    ("place", "mode"), [("shmem-fork", "same_step"), *slow(("shmem-spawn", None))]
 )
 def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(place, mode, gates, tmp_path):
     def act(times):
@@ -527,9 +534,8 @@ def recreated(pool, by_hand):
     return begun(pool)
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("place", "by_hand"), [("shmem-fork", True), *((PROCESSES[1], by) for by in (True, False))]
+    ("place", "by_hand", "mode"), paired(PROCESSES, [True, False, False, True], MODES)
 )
 def test_a_cancelled_request_that_began_an_episode_counts(place, by_hand, mode, gates):
     with scheduled(place, by_hand, autoreset_mode=mode) as pool:
@@ -545,8 +551,7 @@ def test_a_cancelled_request_that_began_an_episode_counts(place, by_hand, mode, 
         assert recreated(pool, by_hand) == [2, 3, 2]
 
 
-@pytest.mark.parametrize("mode", MODES[1:])
-@pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.parametrize(("by_hand", "mode"), [(True, "next_step"), (False, "same_step")])
 def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(by_hand, mode):
     with scheduled("shmem-fork-packed", by_hand, autoreset_mode=mode) as pool:
         pool.set_env_attr("fault", functools.partial(fail, "raise"), [1])

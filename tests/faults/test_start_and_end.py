@@ -27,7 +27,6 @@ from tests.support import broken, envs
 from tests.support.helpers import (
     descriptors,
     no_process_left,
-    shared_memory,
     wait_until,
     wait_until_blocked,
 )
@@ -205,6 +204,7 @@ def test_shared_memory_is_refused(place):
         PLACES[place]([broken.WideEnv] * 2)
 
 
+@pytest.mark.slow
 def test_shared_memory_has_no_name(monkeypatch, tmp_path):
     """More than the 64 MB of /dev/shm in a container, and neither there nor in a folder."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not there"))
@@ -218,25 +218,6 @@ def in_shared_memory():
     """What this process maps from /dev/shm."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line for line in lines if "/dev/shm/" in line]
-
-
-def test_what_a_test_leaves_in_shared_memory_is_told_from_what_others_leave():
-    before = shared_memory()
-    stranger = multiprocessing.shared_memory.SharedMemory(f"psm_{os.getpid()}", True, 8)
-    try:
-        assert shared_memory() == before
-        own = [multiprocessing.shared_memory.SharedMemory(create=True, size=8) for _ in range(2)]
-        assert shared_memory() - before == {each.name for each in own}
-        for each in own:
-            each.close()
-            each.unlink()
-        lock = multiprocessing.get_context("spawn").Lock()
-        assert len(shared_memory() - before) == 1
-        del lock
-        assert shared_memory() == before
-    finally:
-        stranger.close()
-        stranger.unlink()
 
 
 def test_no_port_is_open():
@@ -496,21 +477,11 @@ def interrupt():
     raise KeyboardInterrupt("its own")
 
 
-def test_an_env_whose_close_ends_the_process_is_known():
-    ends = None, partial(os._exit, 3), None
-    fns = [partial(EndsInClose, tag, end) for tag, end in enumerate(ends)]
-    pool = ShmemVectorEnv(fns, num_processes=1)
-    text = "env 1: could not be closed: the worker process exited with code 3; nor could env 2, of"
-    with pytest.warns(RuntimeWarning, match=text):
-        pool.close()
-
-
-@pytest.mark.parametrize("end", [interrupt, partial(sys.exit, 3)])
-def test_a_close_that_raises_no_ordinary_exception(end):
+def test_a_close_that_raises_a_keyboard_interrupt():
     closed = []
-    fns = [partial(EndsInClose, 0, end), partial(EndsInClose, 1, partial(closed.append, 1))]
+    fns = [partial(EndsInClose, 0, interrupt), partial(EndsInClose, 1, partial(closed.append, 1))]
     pool = PLACES["dummy"](fns)
-    with pytest.warns(RuntimeWarning, match="env 0: close raised (KeyboardInterrupt|SystemExit): "):
+    with pytest.warns(RuntimeWarning, match="env 0: close raised KeyboardInterrupt: "):
         pool.close()
     assert closed == [1]
 

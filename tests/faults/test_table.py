@@ -1,23 +1,27 @@
 """Every cell of the table of faults: a place, a fault, a backend, with and without restarts."""
 
+import itertools
+
 import pytest
 
 from tests.faults import cell, table
 
 
 def cells(backends):
-    """Return the parameters of each cell that can be."""
+    """Return the parameters of each cell that can be: one cell of each row runs, the others soak.
+
+    Backend and `on_error` of that cell change from row to row; every tenth is quick.
+    """
     found = []
-    number = 0
-    for row in table.ROWS:
-        for backend in backends:
-            if table.why_not(row, backend):
-                continue
-            for on_error in ("raise", "restart"):
-                key = (row.place, row.fault, backend, on_error)
-                number += 1
-                marks = [pytest.mark.slow] if number % 7 else []
-                found.append(pytest.param(row, backend, on_error, marks=marks, id="-".join(key)))
+    for number, row in enumerate(table.ROWS):
+        can_be = [backend for backend in backends if not table.why_not(row, backend)]
+        every = list(itertools.product(can_be, ("raise", "restart")))
+        for k, (backend, on_error) in enumerate(every):
+            runs = k == number % len(every)
+            mark = [] if runs and number % 10 == 0 else "slow" if runs else "soak"
+            marks = getattr(pytest.mark, mark) if mark else []
+            key = f"{row.place}-{row.fault}-{backend}-{on_error}"
+            found.append(pytest.param(row, backend, on_error, marks=marks, id=key))
     return found
 
 

@@ -9,9 +9,9 @@ import pytest
 from envpool_py import EnvError, seeding
 from tests.faults import helpers
 from tests.support import envs
-from tests.support.places import PLACES
+from tests.support.places import PLACES, paired
 
-PLACE = pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "shmem-fork-caller"])
+PLACE = ("dummy", "shmem-fork-packed", "shmem-fork-caller")
 RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
 
 
@@ -35,8 +35,7 @@ class ByHand:
         return obs, reward, terminated, truncated
 
 
-@PLACE
-@pytest.mark.parametrize("recycle", [1, 3])
+@pytest.mark.parametrize(("place", "recycle"), paired(PLACE, [1, 3]))
 def test_recycled_envs(place, recycle):
     with PLACES[place](RANDOM, autoreset_mode="same_step", recycle=recycle) as pool:
         hands = [ByHand(fn, recycle, 5 + i) for i, fn in enumerate(RANDOM)]
@@ -50,7 +49,7 @@ def test_recycled_envs(place, recycle):
         assert pool.restarts.tolist() == [0, 0, 0], "no failure is counted"
 
 
-@PLACE
+@pytest.mark.parametrize("place", PLACE)
 def test_recycled_envs_are_closed_and_no_row_is_lost(place, tmp_path):
     class TwoSteps(envs.RandomEnv):
         def reset(self, **kwargs):
@@ -79,7 +78,7 @@ def test_recycle_is_a_number_of_episodes(value):
         PLACES["dummy"](RANDOM, recycle=value)
 
 
-@PLACE
+@pytest.mark.parametrize("place", PLACE)
 def test_other_envs_in_the_same_places(place):
     others = [functools.partial(envs.RandomEnv, tag) for tag in (7, 8)]
     with PLACES[place](RANDOM, autoreset_mode="same_step") as pool:
@@ -99,7 +98,7 @@ def test_other_envs_in_the_same_places(place):
             assert pool.get_env_attr("tag") == [8, 1, 7], "also when their process is new"
 
 
-@PLACE
+@pytest.mark.parametrize("place", PLACE)
 def test_an_env_fn_that_does_not_fit_leaves_its_env_dead_until_one_fits(place):
     with PLACES[place](RANDOM) as pool:
         pool.reset(seed=1)
@@ -136,8 +135,7 @@ def test_an_env_fn_that_does_not_fit_leaves_its_env_dead_until_one_fits(place):
         assert pool.step([2, 2, 2])[0].shape == (3, 3)
 
 
-@PLACE
-@pytest.mark.parametrize("mode", ["same_step", "next_step", None])
+@pytest.mark.parametrize(("place", "mode"), paired(PLACE, ["same_step", "next_step", None]))
 def test_the_error_of_an_env_fn_at_recycling_arrives_as_that_error(place, mode, tmp_path):
     refuses = tmp_path / "refuses"
 

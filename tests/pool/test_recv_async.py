@@ -12,7 +12,6 @@ from envpool_py import (
     EnvError,
     EnvTimeoutError,
     VectorEnvWrapper,
-    WorkerDiedError,
 )
 from envpool_py.worker import supervisor
 from envpool_py.worker.poller import Poller
@@ -20,7 +19,7 @@ from tests.backends.test_worker_contract import PromptThreadWorker
 from tests.pool.test_async import rows_of
 from tests.support import envs
 from tests.support.envs import BLOCK
-from tests.support.places import PLACES, QUICK
+from tests.support.places import PLACES, QUICK, paired
 
 GO = 0
 CONCURRENT = ("thread", "shmem-fork", "shmem-fork-packed")
@@ -51,8 +50,7 @@ async def ticks(count=3):
         await asyncio.sleep(1e-3)
 
 
-@pytest.mark.parametrize("wait_num", [None, 1, 2])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "wait_num"), paired(QUICK, [None, 1, 2]))
 def test_every_backend_returns_each_row_once(place, wait_num):
     async def run():
         steps = [0] * 3
@@ -137,8 +135,7 @@ def test_a_cancelled_wait_loses_nothing(place, gates):
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("by_thread", [False, True])
-@pytest.mark.parametrize("place", ["dummy", *CONCURRENT])
+@pytest.mark.parametrize(("place", "by_thread"), paired(["dummy", *CONCURRENT], [False, True]))
 def test_a_pool_closed_meanwhile_ends_the_wait(place, by_thread):
     async def run():
         pool = PLACES[place](count_fns(2))
@@ -190,17 +187,6 @@ def test_an_exception_arrives_in_the_coroutine(place):
             assert rows_of(await pool.recv_async()) == [[0, 0, 1], [2, 0, 1]]
             pool.send_reset([1])
             assert rows_of(await pool.recv_async()) == [[1, 1, 0]]
-
-    asyncio.run(run())
-
-
-def test_the_end_of_a_process_arrives_in_the_coroutine():
-    async def run():
-        with PLACES["shmem-fork"](RAISING) as pool:
-            pool.reset()
-            pool.send([GO, 2, GO])
-            with pytest.raises(WorkerDiedError, match="env 1"):
-                await pool.recv_async()
 
     asyncio.run(run())
 

@@ -17,7 +17,7 @@ from gymnasium.error import ResetNeeded
 
 from envpool_py import EnvError, ShmemVectorEnv, WorkerDiedError
 from tests.support import envs
-from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES, QUICK
+from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES, QUICK, paired
 from tests.support.reference import HandStepped, alike, check, check_reset, same
 from tests.support.session import Session, script
 
@@ -223,8 +223,7 @@ class FlaggedEnv(envs.CountEnv):
         return *row[:2], *found, row[4]
 
 
-@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, [None, "same_step", "next_step"]))
 def test_flags_of_one_element_and_none(place, mode):
     values = [(value, flag) for flag, some in FLAGS.items() for value in some]
     env_fn = functools.partial(FlaggedEnv, values)

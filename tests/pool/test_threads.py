@@ -15,7 +15,7 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError
 
 import envpool_py
-from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
+from envpool_py import EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads import thread_host
@@ -200,6 +200,7 @@ def hang(_, *args):
     return args[-1]
 
 
+@pytest.mark.slow
 def test_restart_by_hand_of_a_thread_that_hangs(gated, monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.3)
     with ThreadVectorEnv(gated) as pool:
@@ -272,6 +273,7 @@ def test_a_pool_closed_by_another_thread_ends_the_wait(gated, beside):
         pool.recv()
 
 
+@pytest.mark.slow
 def test_a_thousand_pools_leave_no_thread():
     fns = [OwnThreadEnv]
     for _ in range(1000):
@@ -356,19 +358,6 @@ def test_a_program_ends_although_a_thread_hangs(tmp_path):
         [sys.executable, script], env=env, capture_output=True, text=True, timeout=170, check=False
     )
     assert (done.returncode, done.stdout) == (0, "sent\n"), done.stderr
-
-
-def test_an_env_that_raises_in_a_thread_keeps_type_and_id():
-    class Boom(OwnThreadEnv):
-        def step(self, _):
-            raise KeyError("boom")
-
-    with ThreadVectorEnv([OwnThreadEnv, Boom]) as pool:
-        pool.reset()
-        with pytest.raises(KeyError, match="boom") as caught:
-            pool.step([0, 0])
-        assert isinstance(caught.value, EnvError)
-        assert caught.value.env_id == 1
 
 
 def test_no_garbage_is_collected_while_the_stack_of_a_running_thread_is_read():

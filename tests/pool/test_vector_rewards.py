@@ -8,7 +8,7 @@ import pytest
 from envpool_py import EnvError, replay
 from envpool_py.collector import AsyncCollector, RandomPolicy, evaluate
 from tests.support.envs import CountEnv, VectorRewardEnv
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES, QUICK, paired
 from tests.support.reference import same
 
 MODES = [None, "same_step", "next_step"]
@@ -45,8 +45,7 @@ def row(tag, episode, t):
     return [reward, -reward, 0.5]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
 def test_batches_equal_those_of_envs_that_declare_them(place, mode):
     pools = [PLACES[place](fns, autoreset_mode=mode) for fns in (UNDECLARED, DECLARED)]
     for pool in pools:
@@ -63,8 +62,7 @@ def test_batches_equal_those_of_envs_that_declare_them(place, mode):
         pool.close()
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
 def test_rows_without_a_reward_are_zeros_among_vectors(place, mode):
     fns = [UNDECLARED[0], partial(UndeclaredEnv, 1, 4, fails=[1]), UNDECLARED[2]]
     with PLACES[place](fns, autoreset_mode=mode, on_error="restart") as pool:
@@ -80,8 +78,9 @@ def test_rows_without_a_reward_are_zeros_among_vectors(place, mode):
         assert same(pool.drain()[1], np.zeros((3, 3)))
 
 
-@pytest.mark.parametrize("place", QUICK)
-@pytest.mark.parametrize("other", [partial(UndeclaredEnv, 1, size=2), partial(CountEnv, 1)])
+@pytest.mark.parametrize(
+    ("place", "other"), paired(QUICK, [partial(UndeclaredEnv, 1, size=2), partial(CountEnv, 1)])
+)
 def test_two_envs_with_different_rewards_are_an_error_that_names_both(place, other):
     size = "(2,)" if other.func is UndeclaredEnv else "()"
     with PLACES[place]([UNDECLARED[0], other]) as pool:
@@ -131,8 +130,7 @@ def test_a_record_of_them_is_replayed_whole_and_env_by_env(place, tmp_path):
             assert sum(1 for _ in alone) == 7
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize(("place", "mode"), paired(BACKENDS, MODES))
 def test_the_collector(place, mode):
     """Batches of resets, which come first, have scalars."""
     for wait_num in (1, 3):

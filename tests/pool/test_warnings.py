@@ -14,7 +14,7 @@ from gymnasium import spaces
 from envpool_py import BaseVectorEnv, EnvError
 from tests.backends.test_worker_contract import ThreadWorker
 from tests.support import envs
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES, QUICK, paired
 
 
 def line():
@@ -50,8 +50,7 @@ def test_a_step_after_the_end_is_warned_of_once(place):
 
 
 @pytest.mark.filterwarnings("error:.* stepped after:UserWarning")
-@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, [None, "next_step", "same_step"]))
 def test_envs_that_are_reset_are_not_warned_of(place, mode):
     with PLACES[place](short(2, 3, 4), autoreset_mode=mode) as pool:
         pool.reset()

@@ -16,7 +16,7 @@ from envpool_py.worker import DummyEnvWorker, SubprocEnvWorker
 from tests.support import envs
 from tests.support.doors import alive, pid_of
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES, PROCESSES, QUICK
+from tests.support.places import PLACES, PROCESSES, QUICK, paired
 
 FNS = [functools.partial(envs.CountEnv, tag, 50, render_mode="rgb_array") for tag in range(3)]
 
@@ -49,8 +49,7 @@ def check_refused(worker, name):
         call(worker)
 
 
-@pytest.mark.parametrize("name", [*REPLIES, *ROWS])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("name", "place"), paired([*REPLIES, *ROWS], QUICK))
 def test_a_call_of_a_worker_is_one_of_its_pool(place, name):
     with PLACES[place](FNS) as pool:
         worker = pool.workers[1]
@@ -76,8 +75,7 @@ def test_a_call_of_a_worker_is_one_of_its_pool(place, name):
             call(worker)
 
 
-@pytest.mark.parametrize("name", [*REPLIES, *ROWS])
-@pytest.mark.parametrize("place", PROCESSES)
+@pytest.mark.parametrize(("name", "place"), paired([*REPLIES, *ROWS], PROCESSES))
 # A pool of Ray's actors may hear of the death only when it asks the actor to close its envs.
 @pytest.mark.filterwarnings("ignore:env 0. could not be closed. the actor:RuntimeWarning")
 def test_a_worker_whose_process_was_killed(place, name):

@@ -1,6 +1,6 @@
 """The tier of Ray: every place of `tests.support.places` but LOCAL is Ray, for any test.
 
-`tests/conftest.py` has pytest import this where `-m` or the command line asks for Ray's tests.
+`tests/conftest.py` has pytest import this for `pytest -m ray`.
 """
 
 import gc

@@ -13,7 +13,7 @@ from tests.faults.helpers import MODES
 from tests.record.runs import RANDOM, Run, failing
 from tests.support import envs
 from tests.support.helpers import descriptors
-from tests.support.places import PLACES
+from tests.support.places import PLACES, paired
 from tests.support.reference import same
 
 
@@ -82,9 +82,11 @@ def test_every_row_comes_again(place, wait_num, mode, options, path):
     check_replay(run, path, RANDOM, **options)
 
 
-@pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize(
-    "name", ["nested", "every-dtype", "text", "graph", "sequence", "one-of", "tuple"]
+    ("name", "columns"),
+    paired(
+        ["nested", "every-dtype", "text", "graph", "sequence", "one-of", "tuple"], [True, False]
+    ),
 )
 def test_every_kind_of_space(name, columns, path):
     fns = [functools.partial(envs.SpaceEnv, tag, name) for tag in range(3)]
@@ -94,8 +96,8 @@ def test_every_kind_of_space(name, columns, path):
         run.step([run.pool.action_space[2].sample(), None], [2, 0])  # None is an action as well
 
 
-@pytest.mark.parametrize("at", [0, -2, 3])  # where a process dies: not at all, in a reset, a step
-@pytest.mark.parametrize("mode", MODES)
+# Where a process dies: not at all, in a reset, in a step.
+@pytest.mark.parametrize(("mode", "at"), paired(MODES, [3, 0, -2]))
 def test_seeds_of_episodes_come_again(mode, at, path):
     fns = failing(path.parent, {1: (at, "os._exit")})
     options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": mode}
@@ -300,9 +302,10 @@ class FailsAt(envs.CountEnv):
         return result
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", [(1, 2), (1, 3), (2, 0)])
-@pytest.mark.parametrize("on_error", ["raise", "restart"])
+@pytest.mark.parametrize(
+    ("on_error", "place", "mode"),
+    paired(["raise", "restart"], [(1, 2), (1, 3), (2, 0)], [None, None, *MODES[1:], *MODES[1:]]),
+)
 def test_the_place_of_an_error(on_error, place, mode, path, tmp_path):
     mark, found = tmp_path / "mark", []
     fns = [functools.partial(FailsAt, place, mark)]

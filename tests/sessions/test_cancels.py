@@ -17,7 +17,7 @@ from tests.sessions.helpers import GO, MODES, count_fns, fine, play, turns, unti
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.helpers import Helper, wait_until
-from tests.support.places import PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES, QUICK, paired
 
 CONCURRENT = ("thread", "subproc-fork")
 
@@ -52,8 +52,7 @@ def blocks(path, num_envs):
     return len(list(path.glob("blocks*"))) == num_envs
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", CONCURRENT)
+@pytest.mark.parametrize(("place", "mode"), paired(CONCURRENT, MODES))
 def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
     async def run(pool):
         async with pool.sessions() as sessions:
@@ -71,8 +70,7 @@ def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
         fine(pool)
 
 
-@pytest.mark.parametrize("place", CONCURRENT)
-def test_a_reset_may_time_out(place, tmp_path):
+def test_a_reset_may_time_out(tmp_path):
     async def run(pool):
         async with pool.sessions() as sessions:
             with pytest.raises(EnvTimeoutError, match="env 0: did not end its reset within"):
@@ -81,12 +79,11 @@ def test_a_reset_may_time_out(place, tmp_path):
             async with sessions.open() as env:
                 assert env.info["options"] is None
 
-    with blocking(place, tmp_path, 1) as pool:
+    with blocking("thread", tmp_path, 1) as pool:
         asyncio.run(run(pool))
 
 
-@pytest.mark.parametrize("place", ["thread", "subproc-fork"])
-def test_the_step_timeout_of_the_pool(place, tmp_path):
+def test_the_step_timeout_of_the_pool(tmp_path):
     async def run(pool):
         async with pool.sessions() as sessions:
             with pytest.raises(EnvTimeoutError, match="step_timeout=0.2"):
@@ -95,7 +92,7 @@ def test_the_step_timeout_of_the_pool(place, tmp_path):
             async with sessions.open() as env:
                 await env.step(GO)
 
-    with blocking(place, tmp_path, 1, step_timeout=0.2) as pool:
+    with blocking("subproc-fork", tmp_path, 1, step_timeout=0.2) as pool:
         asyncio.run(run(pool))
 
 
@@ -241,8 +238,7 @@ def test_a_coroutine_that_is_cancelled_and_goes_on_loses_its_thread(monkeypatch)
     assert len(made) == 2
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", CONCURRENT)
+@pytest.mark.parametrize(("place", "mode"), paired(CONCURRENT, MODES))
 def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
     reported = []
 
@@ -269,7 +265,7 @@ def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
         assert not reported
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_step_that_is_cancelled_in_the_turn_in_which_it_is_sent(place):
     async def run(pool):
         async with pool.sessions() as sessions:
@@ -291,8 +287,7 @@ def test_a_step_that_is_cancelled_in_the_turn_in_which_it_is_sent(place):
 # ---------------------------------------------------------------------------------------- the end
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", CONCURRENT)
+@pytest.mark.parametrize(("place", "mode"), paired(CONCURRENT, MODES))
 def test_at_the_end_all_that_wait_get_an_error(place, mode, tmp_path):
     async def run(pool):
         async def step():
@@ -313,8 +308,7 @@ def test_at_the_end_all_that_wait_get_an_error(place, mode, tmp_path):
         fine(pool)
 
 
-@pytest.mark.parametrize("by_thread", [False, True])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "by_thread"), paired(QUICK, [False, True]))
 def test_a_pool_closed_meanwhile(place, by_thread):
     async def run(pool):
         async def step():

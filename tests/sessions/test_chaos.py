@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
-from tests.support.places import PLACES, QUICK, slow
+from tests.sessions.helpers import MODES
+from tests.support.places import PLACES, QUICK, paired, soak
 
 NUM = 8
 HANG, DIE, RAISE, SLOW = range(1, 5)
@@ -74,9 +75,16 @@ async def converse(sessions, task, kinds, timeout):
         return env.obs.tolist()[1]
 
 
-@pytest.mark.parametrize("mode", ["raise", "restart"])
-@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("place", [*QUICK, "coroutines", *slow("thread-packed")])
+SOME = (*QUICK, "coroutines", "thread-packed")
+
+
+@pytest.mark.parametrize(
+    ("place", "count", "mode"),
+    [
+        *paired(SOME, [60], MODES),
+        *soak(*((place, 2000, mode) for place in SOME for mode in MODES)),
+    ],
+)
 def test_no_answer_reaches_another_conversation(place, count, mode):
     here = place in ("dummy", "shmem-fork-caller")
     in_process = here or place in ("coroutines", "thread", "thread-packed")

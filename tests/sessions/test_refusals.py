@@ -10,7 +10,7 @@ from envpool_py import DummyVectorEnv, VectorEnvWrapper
 from tests.sessions.helpers import GO, count_fns, fine
 from tests.support import envs
 from tests.support.envs import BLOCK
-from tests.support.places import PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES
 
 
 async def assert_all_free(sessions):
@@ -19,7 +19,7 @@ async def assert_all_free(sessions):
         assert len({one.env_id, two.env_id, three.env_id}) == 3
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_other_calls_of_the_pool_are_refused(place):
     async def run(pool):
         async with pool.sessions() as sessions, sessions.open() as env:

@@ -15,14 +15,13 @@ from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, WorkerDiedError
 from tests.backends.test_worker_contract import PromptThreadWorker
 from tests.sessions.helpers import GO, MODES, count_fns, fine, play, turns, until
 from tests.support import envs
-from tests.support.places import PLACES, PROCESSES, QUICK
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK, paired
 from tests.support.reference import same
 
 # ------------------------------------------------------------------------------- conversations
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
 def test_rows_are_those_of_a_hand_stepped_env(place, mode):
     async def run(pool):
         seen = []
@@ -85,9 +84,9 @@ SPACES = {
 }
 
 
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(
+    ("place", "name", "columns"), paired([*BACKENDS, *BACKENDS[::-1]], [*SPACES], [False, True])
+)
 def test_any_space(place, name, columns):
     space = SPACES[name] or SPACES["text"]
     space.seed(1)
@@ -138,7 +137,7 @@ def test_vector_rewards_add_up():
         asyncio.run(run(pool))
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_the_first_free_env_goes_to_the_one_who_waits_longest(place):
     async def run(pool):
         order = []
@@ -193,8 +192,7 @@ class FailingEnv(envs.RaisingEnv):
         return super().reset(seed=seed, options=options)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
 def test_an_exception_is_raised_at_once(place, mode):
     async def run(pool):
         async with pool.sessions() as sessions:
@@ -224,8 +222,7 @@ def test_an_exception_is_raised_at_once(place, mode):
         fine(pool)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", PROCESSES)
+@pytest.mark.parametrize(("place", "mode"), paired(PROCESSES, MODES))
 def test_a_process_that_ends_is_always_replaced(place, mode):
     async def run(pool):
         async def conversation(k):
@@ -257,8 +254,7 @@ def test_a_process_that_ends_is_always_replaced(place, mode):
         assert pool.restarts.sum() >= killed
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_process_that_ends_between_two_steps(mode):
+def test_a_process_that_ends_between_two_steps():
     async def run(pool):
         async with pool.sessions() as sessions:
             async with sessions.open() as env:
@@ -273,7 +269,7 @@ def test_a_process_that_ends_between_two_steps(mode):
                 await one.step(GO)
                 await two.step(GO)
 
-    with PLACES["subproc-fork"](count_fns(2), on_error=mode) as pool:
+    with PLACES["subproc-fork"](count_fns(2)) as pool:
         pids = pool.call("pid")
         asyncio.run(run(pool))
         assert pool.restarts.tolist() == [1, 1]
@@ -331,7 +327,7 @@ def test_the_error_of_a_callback_reaches_those_who_wait():
 # ---------------------------------------------------------------------------------------- map
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_map_records_failures(place):
     async def run(pool):
         async def conversation(task):

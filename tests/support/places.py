@@ -61,7 +61,25 @@ LOCAL = BACKENDS
 """As BACKENDS, for what cannot differ on Ray: these tests do not run there."""
 
 
+def paired(*columns):
+    """Return rows in which each value of each column is once or more: as many as the longest has.
+
+    Ray's tests have one place, so that a place may come with some values of the others only.
+    """
+    longest = max(map(len, columns))
+    return [tuple(column[n % len(column)] for column in columns) for n in range(longest)]
+
+
 def slow(*values):
     """Return these values of a parameter, each one or a tuple, with the mark of the slow tier."""
+    return _marked(pytest.mark.slow, values)
+
+
+def soak(*values):
+    """Return these values with the mark of a soak: the cases of a table that a few stand for."""
+    return _marked(pytest.mark.soak, values)
+
+
+def _marked(mark, values):
     tuples = [value if isinstance(value, tuple) else (value,) for value in values]
-    return [pytest.param(*value, marks=pytest.mark.slow) for value in tuples]
+    return [pytest.param(*value, marks=mark) for value in tuples]
