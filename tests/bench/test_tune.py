@@ -1,12 +1,13 @@
 """Which settings are tried, and which one is recommended."""
 
 import functools
+import itertools
 
 import gymnasium as gym
 import pytest
 
 from envpool_py.bench import tune
-from envpool_py.bench.measure import Caller, MeasurementError, Results
+from envpool_py.bench.measure import Caller, MeasurementError, Results, carry_out
 from envpool_py.bench.settings import Setting
 from tests.bench.test_measure import IDLE, measurement
 from tests.cli.parts import COUNT
@@ -129,3 +130,15 @@ def test_settings_that_fail():
     machine = Machine({}, SHMEM, DUMMY, EACH)
     machine.run([SHMEM, DUMMY, EACH], 20)
     assert machine.asked == [SHMEM, DUMMY]
+
+
+def test_every_setting_is_measured_for_real():
+    """That with ``caller_steps`` is measured too, and does not fail."""
+    found, settings = Results(), [each._replace(num_envs=4) for each in (SHMEM, CALLER, DUMMY)]
+    # So that no setting is left out on a slow machine.
+    common = CALLERS, carry_out, ENV_FN, 8.0, itertools.count().__next__
+    list(tune.try_settings(found, settings, *common))
+    assert found.errors == {}
+    assert set(settings) <= set(found.measured)
+    assert any(each.wait_num for each in found.measured)
+    assert all(found.rate(each, caller) > 0 for each in settings for caller in CALLERS)
