@@ -89,27 +89,14 @@ def test_every_option_is_in_the_table():
 @pytest.mark.parametrize("door", ONE_OF_EACH)
 def test_each_option_works_or_is_refused(door, tmp_path):
     doors.check_options(DOORS[door], tmp_path)
-
-
-@pytest.mark.parametrize("door", ONE_OF_EACH)
-def test_a_foreign_or_misspelt_name_is_refused(door):
     doors.check_foreign(DOORS[door])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("door", ONE_OF_EACH)
-def test_every_spelling_of_an_autoreset_mode(door):
     doors.check_spellings(DOORS[door])
 
 
-@pytest.mark.parametrize("door", WITH_PROCESSES)
-def test_both_names_of_an_option_are_one_too_many(door):
-    doors.check_both_names(DOORS[door])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("door", WITH_PROCESSES)
-def test_a_reset_starts_a_dead_process_again(door):
+def test_processes(door):
+    doors.check_both_names(DOORS[door])
     doors.check_revival(DOORS[door], context="fork")
 
 

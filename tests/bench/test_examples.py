@@ -48,30 +48,17 @@ def test_one_command_makes_tables(tmp_path):
     assert run_python(run, "--read", files["json"], cwd=tmp_path) == text
 
 
-@pytest.mark.soak  # tests/sb3/test_algorithms.py compares the weights of fewer
-def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path):
-    """The script compares them; it fails if they differ."""
-    ppo, path = FOLDER / "ppo.py", tmp_path / "a.json"
-    few = ["--env", "CartPole-v1", "--threads", 1, "--updates", 1]
-    text = run_python(ppo, *few, "--json", path, cwd=tmp_path)
-    assert "| CartPole-v1, 1 torch thread |" in text
-    rows = json.loads(path.read_text())
-    assert {row["returns"][-1] > 9 for row in rows} == {True}
-    path.write_text(json.dumps([*rows[:3], {**rows[3], "weights": "others"}]))
-    with pytest.raises(AssertionError, match="different weights"):
-        run_python(ppo, "--read", path)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "keys"),
     [
-        ("rollouts", ["--steps", 8], {"whole", "async"}),
-        ("evaluation", ["--episodes", 3, "--longest", 5], {"sb3", "ours"}),
+        ("rollouts", ["--mean-ms", 1, "--steps", 8], {"whole", "async"}),
+        ("evaluation", ["--mean-ms", 1, "--episodes", 3, "--longest", 5], {"sb3", "ours"}),
+        ("pipes", ["--seconds", 0.05], {"pipes", "ours"}),
     ],
 )
-def test_rollouts_and_evaluation_are_measured_in_turns(name, options, keys, tmp_path):
+def test_two_programs_are_measured_in_turns(name, options, keys, tmp_path):
     path = tmp_path / "a.json"
-    few = ["--num-envs", 2, "--mean-ms", 1, "--rounds", 2, "--json", path]
+    few = ["--num-envs", 2, "--rounds", 2, "--json", path]
     assert "ratio" in run_python(FOLDER / f"{name}.py", *options, *few, cwd=tmp_path)
     rows = json.loads(path.read_text())
     assert len(rows) >= 2
@@ -86,15 +73,6 @@ def test_envs_that_wait(tmp_path):
     assert "| ideal | 222 | 290 | 320 |" in text
     # A whole batch takes 25 to 75 ms, so no rate is greater.
     assert 0 < row["rates"]["16"] < 16 / 0.025
-
-
-def test_a_pool_beside_bare_pipes(tmp_path):
-    path = tmp_path / "a.json"
-    few = ["--num-envs", 2, "--seconds", 0.05, "--rounds", 2, "--json", path]
-    assert "ratio" in run_python(FOLDER / "pipes.py", *few, cwd=tmp_path)
-    rows = json.loads(path.read_text())
-    assert len(rows) == 2
-    assert all(row.keys() == {"pipes", "ours"} and min(row.values()) > 0 for row in rows)
 
 
 def test_what_a_worker_process_costs(tmp_path):

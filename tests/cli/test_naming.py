@@ -24,7 +24,9 @@ from tests.support.helpers import ROOT
 PAGE = (ROOT / "docs/commands.md").read_text().replace(" \\\n    ", " ")
 CORRIDOR = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
 SHORTER = {"tune": "--seconds 0.2", "bench": "--seconds 0.02 --repeats 1 --policy-us 0"}
-BAD_INPUT = re.compile("^envpool-py: (no env|corridor.py:Corridor: missing|argument --out)", re.MULTILINE)
+BAD_INPUT = re.compile(
+    "^envpool-py: (no env|corridor.py:Corridor: missing|argument --out)", re.MULTILINE
+)
 #: Which restarts are logged, the first ones of the pool, depends on timing.
 WHICH = re.compile(r"env \d+ restarted \(restart \d+ of this env, \d+ of the pool\)")
 

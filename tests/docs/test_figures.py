@@ -1,15 +1,11 @@
 """Each figure of a page is the one that was measured, and README shows what a terminal shows."""
 
 import ast
-import itertools
-import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +14,6 @@ from tests.support.helpers import ROOT
 sys.path += [str(ROOT / "docs" / "build"), str(ROOT / "examples" / "benchmark")]
 
 import figures
-import start
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONF = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
@@ -40,20 +35,6 @@ def test_figures_that_follow_from_others():
     ):
         of = values[other or "libraries.cartpole.sb3-subproc"]
         assert values[gain] == pytest.approx(values[ours] / of, rel=0.01)
-
-
-def test_the_figures_of_a_training():
-    rows = [
-        {"env": "PongNoFrameskip-v4", "vec_env": name, "learn": [9.0, seconds, seconds]}
-        for name, seconds in (
-            ("SB3 DummyVecEnv", 1.0),
-            ("SB3 SubprocVecEnv", 2.0),
-            ("ShmemVecEnv, num_processes=2", 1.0),
-            ("ShmemVecEnv, caller_steps=True", 0.5),
-        )
-    ]
-    found = figures.ppo_of(rows)
-    assert (found["pong.caller"], found["pong.gain"]) == (512, 4.0)
 
 
 def test_readme_is_short():
@@ -123,81 +104,6 @@ def test_each_example_is_in_the_gallery():
     gallery = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     programs = [path.name for path in (ROOT / "examples").glob("*.py")]
     assert not [name for name in programs if f"`{name}`" not in gallery]
-
-
-@pytest.mark.slow
-def test_a_measurement_has_all_figures(monkeypatch):
-    """``measure`` finds every figure of the file; here nothing is measured."""
-    known = figures.values_of()
-    rates = [100.0, 200.0, 400.0]
-
-    def carry_out(job):
-        kind = 1 if job.setting.caller_steps else 2 if job.setting.wait_num else 0
-        assert job.callers
-        return [SimpleNamespace(rate=rates[kind])]
-
-    def run(*words, python=None):
-        assert (python == "python3.14t") is ("free_threading.py" in words[0])
-        path = Path(words[words.index("--json") + 1])
-        names = ["envpool-cpp", "bare", *(key.partition(".")[2] for key in known)]
-        workloads = ("cartpole-x64", "halfcheetah-x16")
-        rows = [
-            {"workload": workload, "contestant": name, "steps": 50, "seconds": 0.5}
-            for workload in workloads
-            for name in {each.removeprefix("cartpole.") for each in names}
-            if "." not in name
-        ]
-        if "bench" in words:
-            pools = ("loop", "gymnasium-async", "make")
-            rows = [{"pool": name, "steps": 50, "seconds": 0.5} for name in pools]
-        facts = {"startup": 0.5, "memory": 2**21}
-        others = {
-            "waiting.py": [
-                {
-                    **facts,
-                    "pool": name,
-                    "num_envs": num_envs,
-                    "rates": dict.fromkeys(map(str, figures.waiting.batch_sizes(num_envs)), 9.0),
-                }
-                for name in figures.waiting.POOLS
-                for num_envs in (16, 256)
-            ],
-            "pipes.py": [{"pipes": 4.0, "ours": 2.0}] * 3,
-            "start.py": [
-                {"pool": pool, "case": case, "method": method, **dict.fromkeys(start.FACTS, 1.0)}
-                for pool in start.POOLS
-                for case in ("cartpole", "halfcheetah")
-                for method in ("fork", "forkserver")
-            ],
-            "rollouts.py": [{"whole": 3.0, "async": 1.0}] * 3,
-            "evaluation.py": [{"sb3": 3.0, "ours": 1.0}] * 3,
-            "free_threading.py": {
-                f"{env}, {name}": 9.0
-                for env in ("CartPole-v1", "HalfCheetah-v5")
-                for name in ("loop", "2 threads", "2 processes", "1 process + caller")
-            },
-            "ray_scale.py": {"call": 4e-4, "env": 1e-6, "byte": 1e-9},
-        }
-        rows = others.get(Path(words[0]).name, rows)
-        if "--against-tianshou" in words:
-            kinds = itertools.product(("CartPole", "1 ms"), ("tianshou", "ours"), ("steps", "cpu"))
-            rows = {", ".join(each): 2.0 for each in kinds}
-        if "faces.py" in words[0]:
-            places = ("this process", "2 processes")
-            faces = itertools.product(("pool", "VectorEnv", "envpool face"), places)
-            names = ["gymnasium, sync", "gymnasium, async", "EnvPool (C++ env)"]
-            rows = dict.fromkeys([*map(", ".join, faces), *names], 5.0)
-        path.write_text(json.dumps(rows))
-
-    monkeypatch.setattr(figures.measuring, "carry_out", carry_out)
-    monkeypatch.setattr(figures, "_run", run)
-    for part in figures.PARTS.keys() - {"ppo", "overhead"}:
-        keys = {key.partition(".")[2] for key in known if key.startswith(f"{part}.")}
-        assert keys <= figures.PARTS[part]().keys()
-    assert figures.pipes()["part"] == 0.5
-    assert figures.halves()["cartpole.gain"] == 4.0
-    assert figures.rollouts()["gain"] == figures.evaluation()["gain"] == 3.0
-    assert figures.ray()["1000.8.batch"] == pytest.approx(125 * 0.4 + 1)
 
 
 OUTSIDE = re.compile(r"\d[\d .]*(?:times the|times a loop|steps per second|steps/s|episodes/s)\b")

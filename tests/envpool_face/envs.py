@@ -5,7 +5,7 @@ from gymnasium import spaces
 from tests.support import envs
 
 WAIT = 1
-FAULTS = {2: "value", 3: "SIGKILL", 4: "hang"}
+FAULTS = {2: "value", 3: "SIGKILL"}
 DUMMY = {"backend": "dummy"}
 
 

@@ -60,15 +60,6 @@ def test_ids_have_two_names():
     assert set(doors.check_ids(make, actions)) == set(doors.TAKE_IDS)
 
 
-def test_messages_name_what_was_called():
-    with pytest.raises(TypeError, match="ParallelVectorEnv does not take on_eror; did you mean"):
-        DOORS["ParallelVectorEnv"].make(on_eror="restart")
-    with pytest.raises(ValueError, match="SB3MultiAgentVecEnv: columns must be True"):
-        DOORS["SB3MultiAgentVecEnv"].make(columns=False)
-    with pytest.raises(ValueError, match="backend must be one of dummy, .*, ray, got 'rai'"):
-        DOORS["ParallelVectorEnv"].make(backend="rai")
-
-
 @pytest.mark.parametrize("env", ["classic/rps-v2", "tests.pettingzoo.envs:MeadowEnv"])
 def test_check_says_what_checks_an_env_of_pettingzoo(env, capsys):
     assert main(["check", env]) in (1, 2)

@@ -254,14 +254,6 @@ def test_envs_that_are_refused(make, error, text):
         ParallelVectorEnv([MeadowEnv, make], "dummy")
 
 
-def test_wrong_options():
-    with pytest.raises(ValueError, match="one of dummy, .*, thread, ray, got 'cluster'"):
-        ParallelVectorEnv([MeadowEnv], "cluster")
-    for options in ({"num_processes": 1}, {"columns": False}):
-        with pytest.raises((TypeError, ValueError), match=next(iter(options))):
-            ParallelVectorEnv([MeadowEnv], "dummy", **options)
-
-
 def test_what_agents_see_is_validated():
     text = r"env 0: .*'hunter_0'.* is 3000.0, but observation_space has 0.0 to"
     with ParallelVectorEnv([MeadowEnv], "dummy", validate="always") as pool:

@@ -122,7 +122,6 @@ def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
 @pytest.mark.parametrize(
     ("name", "more", "status", "text"),
     [
-        ("mpe2.simple_spread_v3", "", 0, "episodes"),
         ("mpe2:simple_adversary_v3", "", 0, "episodes"),
         ("butterfly/pistonball-v6", "", 0, "episodes"),
         ("mpe2.simple_adversary_v3", "--out a", 2, "SpaceOfSomeAgent"),

@@ -129,27 +129,6 @@ def test_a_death_names_the_envs_and_the_node_and_the_others_go_on():
         assert pool.step([""] * 4)[0][:, 2].tolist() == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("mode", [None, "same_step"])
-def test_with_restart_every_env_of_a_dead_actor_is_reported_once(mode):
-    with PLACE(FNS, on_error="restart", autoreset_mode=mode) as pool:
-        pool.reset()
-        pool.step([""] * 4)
-        obs, reward, _, truncated, info = pool.step(["", "SIGKILL", "", ""])
-        assert truncated.tolist() == [True, True, False, False]
-        assert reward[:2].tolist() == [0, 0]
-        last = [i.get("final_info", i) for i in info]
-        assert ["env_error" in i for i in last] == [True, True, False, False]
-        assert "was also that of" in last[0]["env_error"]
-        ended = np.stack([i.get("final_obs", o) for i, o in zip(info, obs, strict=True)])
-        assert ended[:, 2].tolist() == [1, 1, 2, 2]
-        if mode is None:
-            pool.reset([0, 1])
-        for _ in range(3):
-            assert not pool.step([""] * 4)[3].any()
-        kill(pool, 1)  # idle: their next step says so
-        assert pool.step([""] * 4)[3].tolist() == [False, False, True, True]
-
-
 def test_episode_seeds_hold_over_the_death_of_an_actor():
     options = {"episode_seeds": True, "autoreset_mode": "next_step", "on_error": "restart"}
     with PLACE([envs.CountEnv] * 4, **options) as pool:

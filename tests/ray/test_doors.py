@@ -27,10 +27,7 @@ DOORS = {
 def test_each_option_works_or_is_refused(door, tmp_path):
     doors.check_options(DOORS[door], tmp_path)
     doors.check_foreign(DOORS[door])
-
-
-def test_every_spelling_of_an_autoreset_mode():
-    doors.check_spellings(DOORS["RayVectorEnv"])
+    doors.check_spellings(DOORS[door])
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 import stable_baselines3.common.vec_env as sb3
 from gymnasium import spaces
-from sb3_contrib import MaskablePPO
-from sb3_contrib.common.envs import InvalidActionEnvDiscrete
-from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_masked
 from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
-from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 from stable_baselines3.common.envs import BitFlippingEnv
-from stable_baselines3.common.evaluation import evaluate_policy
 
 import envpool_py.sb3 as own
 from tests.sb3.conftest import BACKENDS, THEIRS
@@ -68,14 +63,10 @@ def wrapped(venv, packages):
     [
         *((name, "dummy", ()) for name in ALGORITHMS),
         ("PPO", "shmem", ()),
-        ("SAC", "shmem", ()),
         ("HER", "shmem", ()),
         ("PPO", "dummy", (own, own, own)),
-        ("PPO", "dummy", (sb3, sb3, sb3)),
-        ("PPO", "shmem", (own, own)),
-        ("SAC", "dummy", (own, sb3)),
-        ("SAC", "shmem", (own, own)),
-        ("SAC", "shmem", (sb3, sb3)),
+        ("PPO", "shmem", (own, sb3)),
+        ("SAC", "shmem", (sb3, own)),
         ("CNN", "dummy", (own,)),
     ],
 )
@@ -98,37 +89,6 @@ def test_one_seed_gives_the_weights_that_theirs_gives(name, backend, packages):
     reference.close()
 
 
-def test_learn_save_load_evaluate(tmp_path):
-    make = BACKENDS["shmem"]
-    venv = own.VecNormalize(make(monitored()))
-    evaluated = own.VecNormalize(make(monitored(n=2)), training=False, norm_reward=False)
-    model = model_of("PPO", venv)
-    assert model.get_vec_normalize_env() is model.get_env() is venv
-    path = str(tmp_path)
-    evaluation = EvalCallback(evaluated, None, None, 3, STEPS // 8, path, path, verbose=0)
-    checkpoints = CheckpointCallback(STEPS // 4, path, save_vecnormalize=True)
-    model.learn(STEPS, callback=[evaluation, checkpoints])
-    assert len(np.load(tmp_path / "evaluations.npz")["results"]) == 2
-    # Their callback has put the statistics of training into ours.
-    assert evaluated.obs_rms.count > 1
-    model.save(tmp_path / "model")
-    loaded = PPO.load(tmp_path / "model", env=venv, device="cpu")
-    assert_same(weights(loaded), weights(model))
-    loaded.learn(STEPS // 2, reset_num_timesteps=False)
-    assert (tmp_path / "best_model.zip").exists()
-    [normalized] = tmp_path.glob("rl_model_vecnormalize_*.pkl")
-    restored = own.VecNormalize.load(normalized, make(monitored(n=2)))
-    assert np.isfinite(evaluate_policy(model, restored, n_eval_episodes=3)[0])
-
-
-def test_masked_actions(make):
-    """The mask allows one action of three, the only one that is rewarded."""
-    venv = make(monitored(lambda: InvalidActionEnvDiscrete(3, 8, n_invalid_actions=2)))
-    model = MaskablePPO("MlpPolicy", venv, **ON_POLICY)
-    model.learn(200)
-    assert evaluate_masked(model, venv, n_eval_episodes=3)[0] == 8
-
-
 COMPARISON = ("--num-envs", "2", "--seconds", "0.01", "--rounds", "1", "--ppo-steps", "64")
 COMPARISON += ("--only", "SB3 DummyVecEnv", "ShmemVecEnv, 2 processes")
 
@@ -137,7 +97,7 @@ COMPARISON += ("--only", "SB3 DummyVecEnv", "ShmemVecEnv, 2 processes")
     ("name", "args", "text", "times"),
     [
         ("ppo", ("--steps", "512"), "mean return", 1),
-        ("custom_env", ("--steps", "300"), r"checked|HER: mean return -\d+.\d+ before", 3),
+        ("custom_env", ("--steps", "100"), r"checked|HER: mean return -\d+.\d+ before", 3),
         ("throughput", COMPARISON, "SB3 DummyVecEnv|ShmemVecEnv, 2 processes", 6),
         pytest.param("ppo", (), r"mean return (4[5-9]|500)", 1, marks=pytest.mark.soak),
     ],

@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 
 import envpool_py
-from envpool_py import DummyVectorEnv, ShmemVectorEnv, cli, collector
+from envpool_py import DummyVectorEnv, ShmemVectorEnv, cli
 from envpool_py.errors import EnvError
 from envpool_py.sb3.common.env_checker import EnvCheckError, check_env
 from envpool_py.wrappers import OldGymEnv
@@ -130,12 +130,6 @@ def test_rows_of_a_pool(backend):
         assert envs.apply(lambda env: env.env.task) == ["push", "pull", "push"]
 
 
-def test_an_env_fn_that_wraps():
-    env_fns = [lambda: OldGymEnv(Arm())] * 2
-    with ShmemVectorEnv(env_fns, autoreset_mode="same_step", num_processes=1) as envs:
-        assert_by_hand(envs)
-
-
 def test_spaces_are_converted():
     env = OldGymEnv(Arm(), observation_space=OLD)
     assert env.observation_space == NEW
@@ -227,37 +221,6 @@ def test_errors_name_the_wrapper(backend):
         envs.reset(seed=0)
         with pytest.raises(EnvError, match=f"got 4 values.*{NAMED}"):
             envs.step([ACTION])
-
-
-def test_collect_with_restarts():
-    class Fails(Arm):
-        failed = False
-
-        def step(self, action):
-            if self.t == 3 and not self.failed:
-                self.failed = True
-                raise ConnectionError("gone")
-            return Arm.step(self, action)
-
-    make = {"wrappers": [OldGymEnv], "on_error": "restart", "restart_backoff": 0.0}
-    with envpool_py.make(Fails, 2, **make) as envs:
-        policy = collector.RandomPolicy(envs, 0)
-        episodes = list(collector.AsyncCollector(envs, policy).episodes(10))
-        assert len(episodes) == 10
-        assert envs.restarts.sum() >= 1
-
-
-def test_evaluate():
-    tasks = [(seed, {"start": seed % 3}) for seed in range(8)]
-    lengths = []
-    for seed, options in tasks:
-        env = Arm()
-        env.seed(seed)
-        env.reset(**options)
-        lengths.append(next(t for t in range(1, 7) if env.step(ACTION)[2]))
-    with envpool_py.make(Arm, 3, wrappers=[OldGymEnv], autoreset_mode=None, wait_num=1) as envs:
-        found = envpool_py.evaluate(envs, lambda obs, _: [ACTION] * len(obs), tasks=tasks)
-    assert found.lengths.tolist() == lengths
 
 
 @pytest.mark.parametrize(
