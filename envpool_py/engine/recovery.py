@@ -42,7 +42,7 @@ class Recovery:
     """Decides what becomes of the errors of envs.
 
     Attributes:
-        recreation: recreates the envs. ``failed``, ``lost`` and ``run``: its own.
+        recreation: recreates the envs. ``failed``, ``run``, ``lost``, ``death_of``: its own.
         enabled: whether ``on_error="restart"``; else errors are raised.
         tracks: whether to call ``note_resets`` and ``returned``.
     """
@@ -51,7 +51,8 @@ class Recovery:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
         self._env_options = options.env
         self.recreation = recreation = Recreation(flight, options)
-        self.failed, self.lost, self.run = recreation.failed, recreation.lost, recreation.run
+        self.failed, self.run = recreation.failed, recreation.run
+        self.lost, self.death_of = recreation.lost, recreation.death_of
         self.enabled = options.recovery.on_error == "restart"
         self.tracks = self.enabled or recreation.fresh
         # In sessions a reset that failed is not sent again: its session gets the error.
@@ -110,12 +111,12 @@ class Recovery:
 
         ``in_flight``: the env failed in its request in flight, which another one replaces.
         """
-        known, cause = self.failed.get(i), error.__cause__
-        if isinstance(cause, RecycleDue):
+        known = self.failed.get(i)
+        if isinstance(error.__cause__, RecycleDue):
             if in_flight:  # else it was cancelled; the env's next reset finds it due again
-                again = Request("end_episode", cause.args) if cause.args else self._resets.get(i)
                 self._flight.drop_result(i)
-                self.failed[i] = Failed([], 0.0, again or Request("reset"), Why.PLANNED)
+                again = self._resets.get(i) or Request("reset")
+                self.failed[i] = Failed([], 0.0, again, Why.PLANNED)
             return True
         waits = known is not None and known.phase is not Phase.READY
         if known is not None and waits and (known.request is not None or not in_flight):
@@ -229,7 +230,7 @@ class Recovery:
     def error_of(self, i: int) -> EnvError | None:
         """Return the error of env ``i`` if the env needs to be recreated for it."""
         if i in self._states.dead:
-            return self._hosts.death_of(i)
+            return self.death_of(i)
         return self.failed[i].errors[-1] if i in self.failed else None
 
     def errors(self) -> dict[int, EnvError]:
@@ -246,7 +247,7 @@ class Recovery:
             with interrupts.deferred():
                 self._recreates(i, error, in_flight=False)
         if isinstance(self._hosts.of(i), RemoteHost):
-            self.renew(i, (error or self._hosts.death_of(i)) if is_lost else None)
+            self.renew(i, (error or self.death_of(i)) if is_lost else None)
 
     def renew(self, i: int, error: EnvError | None = None) -> None:
         """Recreate env ``i``, which is idle, if it has failed, or because of this error.
@@ -256,7 +257,7 @@ class Recovery:
         request = Request("lost_step", (self._flight.batches.last_obs(i),))
         with interrupts.deferred():
             if error is None and i in self._states.dead:
-                error = self._hosts.death_of(i)
+                error = self.death_of(i)
             self._states.dead.discard(i)
             if error is not None and i not in self.failed:
                 self.failed[i] = Failed([error], why=Why.STOPPED)

@@ -99,6 +99,13 @@ class Recreation:
             error.message = policy.raised_message(self._options, failures, error.message)
         return None
 
+    def death_of(self, i: int) -> EnvError:
+        """Return a new error that says how the process of env ``i`` ended."""
+        error = self._hosts.remote(i).death_of(i)
+        if self._works(i):
+            error.message = policy.raised_message(self._options, self.failures[i], error.message)
+        return error
+
     def _works(self, i: int) -> bool:
         """Whether an error of env ``i`` may be one of the moment: code and arguments may be right.
 

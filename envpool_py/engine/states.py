@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env.request import GENERATION
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import WorkerDiedError, name_ids
+from envpool_py.errors import EnvError, name_ids
 
 # Only a READY env accepts a step; an env in any state below STEPPING accepts a reset. An env in
 # STEPPING or RESETTING is in flight.
@@ -47,7 +47,7 @@ class States:
             env was raised, or the batch was full.
     """
 
-    def __init__(self, num_envs: int, death_of: Callable[[int], WorkerDiedError]) -> None:
+    def __init__(self, num_envs: int, death_of: Callable[[int], EnvError]) -> None:
         self._death_of = death_of
         self.state = np.full(num_envs, NEVER_RESET, np.uint8)
         # No token is 0: a stray zero must not look like a result.

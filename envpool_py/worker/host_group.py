@@ -15,7 +15,7 @@ from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
 from envpool_py.env.failures import naming_env
 from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.env_ids import IdArray
-from envpool_py.errors import EnvError, WorkerDiedError
+from envpool_py.errors import EnvError
 from envpool_py.interrupts import suppressed
 from envpool_py.options import ProcessOptions
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker, RemoteEnvWorker
@@ -100,10 +100,6 @@ class HostGroup:
 
     def of(self, i: int) -> Host:
         return self.all[int(self._home[i])]
-
-    def death_of(self, i: int) -> WorkerDiedError:
-        """Return a new error that says how the process of env ``i`` ended."""
-        return self.remote(i).death_of(i)
 
     def remote(self, i: int) -> RemoteHost:
         """Return the host of env ``i``, which is not in this process."""
