@@ -82,6 +82,7 @@ class Engine:
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
             flight.attach(self.block, self.batches)
             self.recovery = flight.recovery = Recovery(flight, options)
+            self.states.death_of = self.recovery.death_of
             self.by_hand = ByHand(flight, self.recovery.recreation)
         except BaseException:
             self.close()

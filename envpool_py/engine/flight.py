@@ -85,8 +85,6 @@ class Recovering(Protocol):
 
     def lost(self, i: int) -> EnvError | None: ...
 
-    def death_of(self, i: int) -> EnvError: ...
-
     def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
 
     def replacements(self, ids: Sequence[int]) -> dict[int, Request]: ...
@@ -114,7 +112,7 @@ class Flight:
     def __init__(self, hosts: HostGroup, *, publish_early: bool) -> None:
         self.hosts = hosts
         self.publish_early = publish_early
-        self.states = States(hosts.num_envs, lambda i: self.recovery.death_of(i))
+        self.states = States(hosts.num_envs)
         self.arrivals = Arrivals(self.states)
         self.asked: dict[int, Asked] = {}
         self.recorder: RecordWriter | None = None

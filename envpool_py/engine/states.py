@@ -42,13 +42,15 @@ class States:
         tokens: int64 ``(num_envs,)``: the current token of each env.
         num_in_flight: the number of envs in flight.
         dead: the envs whose process has ended, and that no restart brings back.
+        death_of: returns a new error that says how the process of an env ended.
         held: whether a request without a row is in flight; meanwhile no env accepts a request.
         unread: envs in flight whose result has arrived, but was not returned: the error of another
             env was raised, or the batch was full.
     """
 
-    def __init__(self, num_envs: int, death_of: Callable[[int], EnvError]) -> None:
-        self._death_of = death_of
+    death_of: Callable[[int], EnvError]  # set by the engine
+
+    def __init__(self, num_envs: int) -> None:
         self.state = np.full(num_envs, NEVER_RESET, np.uint8)
         # No token is 0: a stray zero must not look like a result.
         self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64) + GENERATION
@@ -104,7 +106,7 @@ class States:
             return
         dead = state == DEAD
         if dead.any():
-            raise self._death_of(int(ids[dead.argmax()]))
+            raise self.death_of(int(ids[dead.argmax()]))
         resets = state[busy.argmax()] == RESETTING
         kind = "resetting" if resets else "stepping"
         fact = f"still {kind}; pass pool.batch_ids as the ids in partial batches, else call recv()"

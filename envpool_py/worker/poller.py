@@ -64,9 +64,10 @@ class Poller:
         self._notes[fd] = note
 
     def forget(self, fd: int) -> None:
-        self._notes.pop(fd, None)
-        with interrupts.suppressed(OSError, KeyError, ValueError):  # not watched
-            self._poll.unregister(fd)
+        if fd in self._notes:
+            with interrupts.suppressed(OSError, KeyError, ValueError):  # in an interrupted `forget`
+                self._poll.unregister(fd)
+            del self._notes[fd]
 
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:
         """Wait for results or for an event of a watched descriptor; append results to ``chunks``.
