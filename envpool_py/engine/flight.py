@@ -288,9 +288,10 @@ class Flight:
 
     def take_reply(self, token: int) -> Beside | EnvError:
         """Return the reply to a request without a row that is answered, and forget both."""
-        host, one = self.hosts.of(token & ID_MASK), self.asked.pop(token)
-        reply = host.item(token, one.request.kind)
+        host = self.hosts.of(token & ID_MASK)
+        reply = host.item(token, self.asked[token].request.kind)
         host.forget_item(token)
+        del self.asked[token]  # last: after an interrupt ``forget_asked`` drops the item
         return reply
 
     def forget_asked(self, token: int) -> None:

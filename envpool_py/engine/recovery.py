@@ -84,7 +84,7 @@ class Recovery:
                         self._end_lost(i)
                     elif batch is None and in_flight:
                         self.recreation.lose(i, error)
-                if batch is None and self._hosts.remote(i).life is Life.ENDED and i in raised:
+                if batch is None and self._hosts.of(i).life is Life.ENDED and i in raised:
                     states.mark_dead(i)
             if batch is None or not raised:
                 return
