@@ -127,6 +127,8 @@ class Recovery:
         if due is None:
             self.recreation.forget(i)
             return False
+        if known is not None and not in_flight:  # its request has a row, which is not returned yet
+            known.request = None
         self.recreation.fail(i, error, due)
         if in_flight:
             self.failed[i].request = self._request_after(i)

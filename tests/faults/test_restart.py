@@ -13,6 +13,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, WorkerDiedError
+from envpool_py.engine.failed import Phase
 from envpool_py.engine.recreation import Recreation
 from envpool_py.seeding import of_episode
 from envpool_py.worker import supervisor
@@ -93,6 +94,23 @@ def test_rows_and_errors_that_had_arrived_survive_a_restart():
         with pytest.raises(WorkerDiedError, match="env 2: the worker process was killed"):
             pool.recv()
         assert pool.reset()[0].tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
+
+
+def test_a_process_that_ends_after_the_row_that_reports_its_first_end():
+    """That row is returned; the second end is reported by the next one."""
+    with reset_pool("shmem-fork", **RESTART, wait_num=1, autoreset_mode="same_step") as pool:
+        pool.send(["SIGKILL"], [0])
+        while 0 not in pool.engine.arrivals.ids():
+            pool.send([""], [1])
+            pool.step(None, [1])
+        helpers.kill(pool, 0)
+        while pool.engine.recovery.failed[0].phase is not Phase.WAITS:
+            pool.send([""], [1])
+            pool.step(None, [1])
+        assert "SIGKILL" in pool.step(None, [0])[4][0]["env_error"]
+        assert "SIGKILL" in pool.step([""], [0])[4][0]["env_error"]
+        assert "env_error" not in pool.step([""], [0])[4][0]
+        assert pool.restarts.tolist() == [2, 0, 0]
 
 
 def test_an_env_whose_cancelled_step_ends_keeps_its_process():
