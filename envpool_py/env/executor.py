@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -47,6 +48,23 @@ class FinalInfo(dict[str, Any]):
 
     It has ``final_obs`` and ``final_info`` in addition to the info of the reset.
     """
+
+
+class Recreated:
+    """The ``env_fn`` of an env that is recreated: files of the env before it are continued."""
+
+    #: ``is_making``: whether such an ``env_fn`` runs in this thread.
+    this_thread = threading.local()
+
+    def __init__(self, env_fn: Any) -> None:
+        self.env_fn = env_fn
+
+    def __call__(self) -> Any:
+        self.this_thread.is_making = True
+        try:
+            return self.env_fn()
+        finally:
+            self.this_thread.is_making = False
 
 
 class RecycleDue(Exception):  # noqa: N818 - no error
@@ -176,6 +194,8 @@ class Executor:
         self.heartbeat.begin(self.env_id, MAKING)
         self._is_new = True  # and closed, until there is a new one
         self.inner = "env_fn"
+        if not isinstance(self._env_fn, Recreated):
+            self._env_fn = Recreated(self._env_fn)
         self._make()
         pairs = zip(EnvSpaces._fields, self._spaces, self.env_spaces(), strict=True)
         for name, old, new in [pair for pair in pairs if pair[1] != pair[2]]:

@@ -67,7 +67,7 @@ class ActorHost(RemoteHost):
         self._heartbeat = np.zeros(NUMBERS, np.int64)  # before there is a block
         self.process, self._driver = self.make(self.ids), _driver()
         self._ask(self.process.greet, self._greeted)
-        self._ask(self.process.build, self._answered, self.env_fns)
+        self._ask(self.process.build, self._answered, self.to_make)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self.step_timeout)
         self._await_event(known=False)

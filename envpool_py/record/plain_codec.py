@@ -62,8 +62,9 @@ def _to_json(value: Any, arrays: list[bytes], depth: int) -> Any:
         return parts if kind is list else {_SEQUENCES[kind]: parts}
     is_array = kind is np.ndarray
     if (is_array or isinstance(value, np.generic)) and value.dtype.kind in KINDS:
-        arrays.append(value.tobytes())
-        return {"array" if is_array else "scalar": [value.dtype.str, value.shape]}
+        array = np.asarray(value)  # an empty NumPy string has bytes, but a dtype without
+        arrays.append(array.tobytes())
+        return {"array" if is_array else "scalar": [array.dtype.str, array.shape]}
     raise TypeError(f"it holds a {kind.__name__}")
 
 

@@ -149,7 +149,7 @@ class ThreadHost(RemoteHost):
                 del self.claimed[key]
         self._end = end = ThreadEnd(self.poller.note, self._look)
         self._envs = EnvThread(self.ids, end, self.claimed)
-        args = self._envs, end, self.env_fns
+        args = self._envs, end, self.to_make
         self.name, self.killed = type(self).name, type(self).killed
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         self.process = threading.Thread(target=main, args=args, name=name, daemon=True)

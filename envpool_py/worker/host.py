@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from envpool_py import errors, interrupts
 from envpool_py.env import failures
 from envpool_py.env.block import Beside, Block
-from envpool_py.env.executor import EnvSpaces
+from envpool_py.env.executor import EnvSpaces, Recreated
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.interrupts import ordinary
@@ -180,6 +180,12 @@ class RemoteHost(ABC):
         self.closed: dict[int, EnvError | None] = {}
         self._launch()
         self.deadline, self.life = deadline, Life.STARTING  # NEW | ENDED -> STARTING
+
+    @property
+    def to_make(self) -> list[Any]:
+        """What makes the envs of the next start."""
+        again = self.life is Life.ENDED
+        return [Recreated(fn) for fn in self.env_fns] if again else self.env_fns
 
     def attach(self, block: Block) -> None:
         """Let it write rows into the block from now on."""

@@ -73,7 +73,7 @@ class ProcessHost(RemoteHost):
             shared = self.shared._replace(stacks=self._stacks.fd)
             self.process = self.context.Process(  # type: ignore[attr-defined]
                 target=worker_loop.main,
-                args=(self.number, self.ids, self.env_fns, theirs, shared),
+                args=(self.number, self.ids, self.to_make, theirs, shared),
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
                 daemon=False,
             )

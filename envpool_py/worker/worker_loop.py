@@ -27,7 +27,7 @@ from operator import length_hint
 from typing import Any, NamedTuple
 
 from envpool_py.env.block import Beside, Block
-from envpool_py.env.executor import Executor, claim_instance
+from envpool_py.env.executor import Executor, Recreated, claim_instance
 from envpool_py.env.failures import describe, line_of, pack_failure
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
@@ -144,8 +144,10 @@ class EnvLoop:
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
             self._end.send()
             try:
-                make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
-                self._executors[i] = executor = Executor(make)
+                again = isinstance(env_fn, Recreated)
+                make = env_fn.env_fn if again else env_fn
+                make = pickle.loads(make) if isinstance(make, bytes) else make  # noqa: S301
+                self._executors[i] = executor = Executor(Recreated(make) if again else make)
                 claim_instance(executor.env, i, self._claimed)
                 self._end.add(i, messages.HELLO, self._dump(executor.env_spaces(), "the spaces"))
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included

@@ -113,6 +113,16 @@ def test_a_process_that_ends_after_the_row_that_reports_its_first_end():
         assert pool.restarts.tolist() == [2, 0, 0]
 
 
+def test_a_later_error_of_a_dead_env_names_no_other():
+    with reset_pool("shmem-fork") as pool:
+        with pytest.raises(WorkerDiedError) as first:
+            pool.step(["SIGKILL", "SIGKILL", ""])
+        pool.reset([1])
+        with pytest.raises(WorkerDiedError) as later:
+            pool.step([""], [0])
+        assert (first.value.env_ids, later.value.env_ids) == ((0, 1), (0,))
+
+
 def test_an_env_whose_cancelled_step_ends_keeps_its_process():
     with reset_pool("shmem-fork-packed") as pool:
         pids = pool.call("pid")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from envpool_py import EnvError, seeding
+from envpool_py.sb3.common.monitor import Monitor
 from tests.faults import helpers
 from tests.support import envs
 from tests.support.places import PLACES, paired
@@ -175,3 +176,37 @@ def test_an_info_that_holds_itself(place):
         pool.reset()
         info = pool.step([0] * 3)[4][0]["whole"]
         assert info["whole"]["whole"]["step"] == 1
+
+
+@pytest.mark.parametrize("fault", ["value", "SIGKILL", "by hand"])
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork", "shmem-spawn-packed", "thread"])
+def test_the_file_of_a_monitor_goes_on_after_a_restart(place, fault, tmp_path):
+    """A new pool begins the file anew, as Stable-Baselines3 does."""
+    if fault == "SIGKILL" and place in {"dummy", "thread"}:
+        fault = "value"
+    path = tmp_path / "monitor.csv"
+    make = functools.partial(monitored, str(path))
+    options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": "same_step"}
+    for _ in range(2):
+        with PLACES[place]([make], **options) as pool:
+            pool.reset()
+            for k in range(3):
+                pool.step(["over"])
+                if k < 2 and fault == "by hand":
+                    pool.restart([0])
+                    pool.reset()
+                elif k < 2:
+                    pool.step([fault])
+        lines = path.read_text().splitlines()
+        assert [line.partition(",")[0] for line in lines[1:]] == ["r", "0.0", "0.0", "0.0"]
+        assert lines[0].startswith("#{")
+
+
+def monitored(path):
+    return Monitor(Overs(0), path)
+
+
+class Overs(envs.FaultEnv):
+    def step(self, action):
+        obs, _, _, truncated, info = super().step("" if action == "over" else action)
+        return obs, 0.0, action == "over", truncated, info

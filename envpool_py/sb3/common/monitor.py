@@ -11,6 +11,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from envpool_py.env.executor import Recreated
+
 
 class EpisodeLog:
     """What ``Monitor`` and ``VecMonitor`` share, a mixin: the time of the start, and the file."""
@@ -29,6 +31,8 @@ class EpisodeLog:
         if filename is not None:
             header = {"t_start": self.t_start, "env_id": str(getattr(spec, "id", None))}
             columns = (*keys, *info_keywords)
+            # An env that a pool recreates continues the file of the env before it.
+            override_existing &= not getattr(Recreated.this_thread, "is_making", False)
             self.results_writer = ResultsWriter(filename, header, columns, override_existing)
 
     def _logged(self, total: Any, length: Any, info: Mapping[str, Any], **more: Any) -> Any:
@@ -55,8 +59,8 @@ class Monitor(EpisodeLog, gym.Wrapper[Any, Any, Any, Any]):
     That is a dict of ``r`` (the return, to 6 digits), ``l`` (the length), ``t`` (seconds since the
     monitor was made, to 6 digits), of the entries ``info_keywords`` of the last info, and of the
     arguments ``reset_keywords`` of ``reset``, which are then required. A ``filename`` gets one line
-    per episode, see ``ResultsWriter``. Without ``allow_early_resets``, ``reset`` may not end an
-    episode before its time.
+    per episode, see ``ResultsWriter``; if a pool restarts the env, the file goes on. Without
+    ``allow_early_resets``, ``reset`` may not end an episode before its time.
     """
 
     EXT = "monitor.csv"
