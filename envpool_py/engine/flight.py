@@ -85,6 +85,8 @@ class Recovering(Protocol):
 
     def lost(self, i: int) -> EnvError | None: ...
 
+    def death_of(self, i: int, *, is_counted: bool) -> EnvError: ...
+
     def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
 
     def replacements(self, ids: Sequence[int]) -> dict[int, Request]: ...
@@ -387,7 +389,7 @@ class Flight:
             for host in supervisor.hosts:
                 if host.reap():
                     supervisor.poller.collect(self.arrivals.chunks)
-                    self._take({i: host.death_of(i) for i in host.ids})
+                    self._take({i: self.recovery.death_of(i, is_counted=False) for i in host.ids})
             supervisor.poller.noticed = False
 
     def _take(self, errors: Mapping[int, EnvError]) -> None:

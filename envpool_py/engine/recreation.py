@@ -90,6 +90,8 @@ class Recreation:
 
     def count(self, i: int, error: EnvError) -> float | None:
         """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
+        if self._begun_in(i) not in (None, i):  # it pays for no crash of its neighbour
+            return time.monotonic()
         failures, works = self.failures[i], self._works(i)
         wait = policy.delay(self._options, failures, works=works)
         if wait is not None:
@@ -99,12 +101,28 @@ class Recreation:
             error.message = policy.raised_message(self._options, failures, error.message)
         return None
 
-    def death_of(self, i: int) -> EnvError:
-        """Return a new error that says how the process of env ``i`` ended."""
+    def death_of(self, i: int, *, is_counted: bool = True) -> EnvError:
+        """Return a new error that says how the process of env ``i`` ended.
+
+        ``is_counted``: that was counted before, so the error says if the restarts are used up.
+        """
         error = self._hosts.remote(i).death_of(i)
-        if self._works(i):
+        if (begun := self._begun_in(i)) not in (None, i):
+            error.message += f"; it ran env {begun}"
+        if is_counted and self._works(i):
             error.message = policy.raised_message(self._options, self.failures[i], error.message)
         return error
+
+    def _begun_in(self, i: int) -> int | None:
+        """Return the env whose request the ended process of env ``i`` had begun, if that is known.
+
+        None for an env with its own process, and for a process that has not begun one.
+        """
+        host = self._hosts.of(i)
+        if len(host.ids) == 1 or host.life is not Life.ENDED:
+            return None
+        env = int(self._flight.block.heartbeats[host.ids[0], 0])
+        return env - 1 if env > 0 else ~env if env else None
 
     def _works(self, i: int) -> bool:
         """Whether an error of env ``i`` may be one of the moment: code and arguments may be right.

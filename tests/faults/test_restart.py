@@ -123,6 +123,21 @@ def test_a_later_error_of_a_dead_env_names_no_other():
         assert (first.value.env_ids, later.value.env_ids) == ((0, 1), (0,))
 
 
+@pytest.mark.parametrize("timeout", [None, 20.0])
+def test_an_env_pays_for_no_crash_of_its_neighbour(timeout):
+    """Env 0 completes episodes between its crashes; env 1 has one long episode, and no budget."""
+    fns = [functools.partial(envs.FaultEnv, 0, 3), functools.partial(envs.FaultEnv, 1)]
+    options = {**RESTART, "max_restarts": 1, "step_timeout": timeout, "num_processes": 1}
+    with reset_pool("shmem-fork", fns, autoreset_mode="same_step", **options) as pool:
+        for _ in range(4):
+            infos = pool.step(["SIGKILL", ""])[4]
+            assert "it ran env 0" in infos[1]["env_error"]
+            assert "it ran env" not in infos[0]["env_error"]
+            for _ in range(4):
+                pool.step(["", ""])
+        assert pool.restarts.tolist() == [4, 4]
+
+
 def test_an_env_whose_cancelled_step_ends_keeps_its_process():
     with reset_pool("shmem-fork-packed") as pool:
         pids = pool.call("pid")

@@ -181,7 +181,7 @@ def test_an_info_that_holds_itself(place):
 @pytest.mark.parametrize("fault", ["value", "SIGKILL", "by hand"])
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork", "shmem-spawn-packed", "thread"])
 def test_the_file_of_a_monitor_goes_on_after_a_restart(place, fault, tmp_path):
-    """A new pool begins the file anew, as Stable-Baselines3 does."""
+    """A new pool empties the file, as Stable-Baselines3 does."""
     if fault == "SIGKILL" and place in {"dummy", "thread"}:
         fault = "value"
     path = tmp_path / "monitor.csv"
