@@ -226,7 +226,7 @@ class Flight:
                 left = 0.0
         supervisor = self.hosts.supervisor
         if supervisor is None:
-            self.hosts.closing.wait(left)
+            self.hosts.opened.acquire(timeout=-1 if left is None else max(left, 0.0))
             return
         if not supervisor.poller.noticed:
             if supervisor.timed:
@@ -274,7 +274,8 @@ class Flight:
                 text += f"; {name_ids(sorted(late - begun))} in the same process: waiting"
             if not supervisor.has_step_timeout:
                 text += "; with step_timeout= this would be an error"
-            _LOGGER.warning(text)
+            with interrupts.deferred():  # else an interrupt might leave the logger's lock held
+                _LOGGER.warning(text)
         self._hanging = late
         self._next_look = time.monotonic() + HANGS_AFTER / 10
 
