@@ -394,7 +394,7 @@ class BaseVectorEnv:
     @property
     def waiting_id(self) -> list[int]:
         """The envs in flight, the oldest request first."""
-        return self.engine.states.waiting().tolist()  # type: ignore[no-any-return]
+        return call_guard.settle(self).waiting().tolist()  # type: ignore[no-any-return]
 
     @property
     def waiting_conn(self) -> list[EnvWorker]:
@@ -404,7 +404,7 @@ class BaseVectorEnv:
     @property
     def ready_id(self) -> list[int]:
         """The envs that accept a request, in the order in which their rows were returned."""
-        return self.engine.states.ready().tolist()  # type: ignore[no-any-return]
+        return call_guard.settle(self).ready().tolist()  # type: ignore[no-any-return]
 
     @property
     def batch_ids(self) -> IdArray:

@@ -245,6 +245,33 @@ class Lines:
         return found
 
 
+class Twice(Lines):
+    """Raises a second signal soon after the first; the visit of a place is the number of calls."""
+
+    def __init__(self, scene, kind, target):
+        super().__init__(scene, kind, target and (*target[:2], 1))
+        self._left = 0 if target is None else target[2]
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+        super().__exit__()
+
+    def _handle(self, *_):
+        if self._left:
+            sys.setprofile(self._count)
+        raise self.error
+
+    def _count(self, frame, event, arg):  # noqa: ARG002 - of a profiler
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            self._left -= 1
+            if not self._left:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR1)
+
+    def places(self, _):
+        return [(*place[:2], gap) for place in super().places((1,)) for gap in range(1, 9)]
+
+
 class Allocations:
     """Raises a MemoryError at one of the calls of NumPy in ``engine/batches.py``."""
 
