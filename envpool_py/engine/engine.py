@@ -23,11 +23,13 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from envpool_py import interrupts
 from envpool_py.engine.batches import Batches
 from envpool_py.engine.by_hand import ByHand
 from envpool_py.engine.env_method_calls import Call, ask
@@ -43,6 +45,7 @@ from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError
 from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
+from envpool_py.record.record_writer import RecordWriter
 from envpool_py.worker.host_group import HostGroup
 
 _NO_MARK = bytes(1)
@@ -262,8 +265,14 @@ class Engine:
         self.recovery.recreation.await_idle(ids.tolist())
         return Call(self.flight, ids, requests, hold=True)
 
+    def record(self, path: Path, header: Mapping[str, Any]) -> None:
+        with interrupts.deferred():  # else a file might have no writer
+            self.flight.recorder = RecordWriter(self.block, path, header)
+
     def close(self) -> list[EnvError]:
         self.flight.stop()
+        if self.flight.recorder is not None:
+            self.flight.recorder.discard()
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.
         for owner in (self, self.flight):
