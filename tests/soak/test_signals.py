@@ -153,7 +153,7 @@ def run(seed, rounds):
 
 
 def settle(rng, scene):
-    """Drain or cancel what is in flight; then all envs are reset and step, with rows of their own."""
+    """Drain or cancel what is in flight; then all envs must reset and step."""
     for _ in range(20):
         if rng.random() < 0.3:
             scene.pool.cancel()
