@@ -23,7 +23,8 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from envpool_py.engine.by_hand import ByHand
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recovery import Recovery
-from envpool_py.engine.states import READY, RESETTING, RESTARTED, STEPPING
+from envpool_py.engine.states import READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import FINAL, OVER, Beside, StepResult
 from envpool_py.env.common_spec import common_spec
@@ -44,6 +45,7 @@ from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError
 from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
+from envpool_py.record.record_writer import RecordWriter
 from envpool_py.worker.host_group import HostGroup
 
 _NO_MARK = bytes(1)
@@ -96,26 +98,30 @@ class Engine:
             TypeError, ValueError: the actions are wrong; nothing was sent.
         """
         self.states.check_step(envs)
-        sent = False
+        sent, self.flight.unsettled = False, envs.ids
         try:
             self._send_steps(envs, actions)
             sent = True
             infos = self.batches.bare_infos(envs.ids.tolist())  # made while the envs step
-            return self.fetch(envs, infos)
+            batch = self.fetch(envs, infos)
         except BaseException as error:
             self._end_failed_call(envs.ids, error, sent=sent)
             raise
+        self.flight.unsettled = None
+        return batch
 
     def reset(self, envs: Selection, requests: Sequence[Request]) -> StepResult:
         """Reset these envs, after ``claim_reset``, and wait for all of them; see ``step``."""
-        sent = False
+        sent, self.flight.unsettled = False, envs.ids
         try:
             self.send_resets(envs, requests)
             sent = True
-            return self.fetch(envs, resets=False)
+            batch = self.fetch(envs, resets=False)
         except BaseException as error:
             self._end_failed_call(envs.ids, error, sent=sent)
             raise
+        self.flight.unsettled = None
+        return batch
 
     def send_steps(self, envs: Selection, actions: Any) -> None:
         """Send a step to each of these envs; the errors are those of ``step``."""
@@ -214,6 +220,7 @@ class Engine:
             self.batches.complete(infos, listed, marked, beside, resets=resets)
         # Not below: from Python 3.12 on, an interrupt in a comprehension can skip the `except`.
         completed = [listed[k] for k, mark in marked if mark & (FINAL | OVER)] if marked else []
+        outer, flight.unsettled = flight.unsettled, ids
         try:
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated, resets=resets)
@@ -231,6 +238,7 @@ class Engine:
         except BaseException as error:
             self._end_failed_call(ids, error, sent=True)
             raise
+        flight.unsettled = outer
         return obs, reward, terminated, truncated, infos
 
     def _end_failed_call(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
@@ -242,15 +250,9 @@ class Engine:
         if not is_interrupt(error):
             if sent and not isinstance(error, EnvError):
                 states.unread.update(ids[states.in_flight()[ids]].tolist())
+            flight.unsettled = None
             return
-        with interrupts.deferred():
-            flight.cancel(ids)
-            ready = ids[np.isin(states.state[ids], (READY, RESTARTED))]
-            if sent and len(ready):  # their rows were about to be returned
-                states.mark_cancelled(ready)
-                self.recovery.cancelled(ready.tolist(), {})
-                if flight.recorder is not None:
-                    flight.recorder.cancelled(ready.tolist(), [True] * len(ready))
+        flight.end_interrupted(ids, sent=sent)
 
     def ask(self, ids: IdArray, requests: Sequence[Request]) -> list[Any]:
         """Send a request without a row to each of these envs; see ``env_method_calls.ask``."""
@@ -263,8 +265,14 @@ class Engine:
         self.recovery.recreation.await_idle(ids.tolist())
         return Call(self.flight, ids, requests, hold=True)
 
+    def record(self, path: Path, header: Mapping[str, Any]) -> None:
+        with interrupts.deferred():  # else a file might have no writer
+            self.flight.recorder = RecordWriter(self.block, path, header)
+
     def close(self) -> list[EnvError]:
         self.flight.stop()
+        if self.flight.recorder is not None:
+            self.flight.recorder.discard()
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.
         for owner in (self, self.flight):

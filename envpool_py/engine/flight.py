@@ -33,7 +33,7 @@ from envpool_py import interrupts
 from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.batches import Batches
 from envpool_py.engine.episode_positions import Positions
-from envpool_py.engine.states import RESETTING, States
+from envpool_py.engine.states import READY, RESETTING, RESTARTED, States
 from envpool_py.env.block import BESIDE, Beside, Block
 from envpool_py.env.request import GENERATION, ID_MASK, TOKEN_BYTES, Request, pack_token
 from envpool_py.env_ids import IdArray, Selection
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 #: Seconds after which an env without a result is named in the log.
 HANGS_AFTER = 30.0
+_NO_ENVS = np.empty(0, dtype=np.intp)
 #: Seconds for which the caller steps its own envs before it collects results of the worker
 #: processes again, in partial batches.
 SLICE = 150e-6
@@ -103,6 +104,8 @@ class Flight:
         publish_early: batches may be partial, so results are published one by one.
         asked: by token, the requests without a row.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
+        unsettled: the envs that an interrupt of the call under way cancels. If a second interrupt
+            has prevented that, the next call does it. None: there is nothing to do.
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
         awaiting: the task of the event loop that waits, or waited last.
         recorder: writes down every request and every result; None without ``record=``.
@@ -119,6 +122,7 @@ class Flight:
         self.asked: dict[int, Asked] = {}
         self.recorder: RecordWriter | None = None
         self.closed = False
+        self.unsettled: IdArray | None = None
         self.polls_since: float | None = None
         self.awaiting: asyncio.Task[Any] | None = None
         self._hanging: set[int] = set()
@@ -150,6 +154,7 @@ class Flight:
             messages = self.hosts.prepare_tokens(
                 live.index, tokens, reset=state == RESETTING, publish_early=self.publish_early
             )
+        outer, self.unsettled = self.unsettled, envs.ids
         try:
             self.states.mark_sent(envs, state)
             for send in messages:
@@ -158,7 +163,9 @@ class Flight:
                 self.recovery.send(lost)
         except BaseException:
             self.cancel(envs.ids)
+            self.unsettled = outer
             raise
+        self.unsettled = outer
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
@@ -222,13 +229,17 @@ class Flight:
             seconds = left
             if self.hosts.supervisor is not None:
                 missing, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
-            if host.run(chunks, missing, seconds, wanted):
+            outer = self.unsettled
+            self.unsettled = _NO_ENVS if outer is None else outer
+            has_run = host.run(chunks, missing, seconds, wanted)
+            self.unsettled = outer
+            if has_run:
                 if self.hosts.supervisor is None or not self.publish_early:
                     return
                 left = 0.0
         supervisor = self.hosts.supervisor
         if supervisor is None:
-            self.hosts.closing.wait(left)
+            self.hosts.opened.acquire(timeout=-1 if left is None else max(left, 0.0))
             return
         if not supervisor.poller.noticed:
             if supervisor.timed:
@@ -276,7 +287,8 @@ class Flight:
                 text += f"; {name_ids(sorted(late - begun))} in the same process: waiting"
             if not supervisor.has_step_timeout:
                 text += "; with step_timeout= this would be an error"
-            _LOGGER.warning(text)
+            with interrupts.deferred():  # else an interrupt might leave the logger's lock held
+                _LOGGER.warning(text)
         self._hanging = late
         self._next_look = time.monotonic() + HANGS_AFTER / 10
 
@@ -311,6 +323,19 @@ class Flight:
                 self.drop_result(i)  # there is a token, but no row
             if lost:
                 self.cancel(np.array(lost, dtype=np.intp))
+
+    def end_interrupted(self, ids: IdArray, *, sent: bool = True) -> None:
+        """End an interrupted call for these envs; ``sent``: their rows may have been taken."""
+        with interrupts.deferred():
+            self.settle()
+            self.cancel(ids)
+            ready = ids[np.isin(self.states.state[ids], (READY, RESTARTED))]
+            if sent and len(ready):  # their rows were about to be returned
+                self.states.mark_cancelled(ready)
+                self.recovery.cancelled(ready.tolist(), {})
+                if self.recorder is not None:
+                    self.recorder.cancelled(ready.tolist(), [True] * len(ready))
+            self.unsettled = None
 
     def items(
         self, ids: IdArray, marked: Sequence[tuple[int, int]]

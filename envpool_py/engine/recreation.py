@@ -33,7 +33,7 @@ from envpool_py.env.validation import warn_of_rows
 from envpool_py.errors import EnvError, combine, warn
 from envpool_py.options import AllOptions
 from envpool_py.worker.host import Host, Life, RemoteHost
-from envpool_py.worker.supervisor import SLOW_START
+from envpool_py.worker.supervisor import MAKES_WITHIN
 
 _LOGGER = logging.getLogger("envpool_py")
 # Between the text of the first failure and that of a later one, in the error of one row.
@@ -53,7 +53,7 @@ class Recreation:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
         self._options, self._env_options = options.recovery, options.env
         processes = options.processes
-        self.fresh, self._limit = processes.fresh_process, processes.step_timeout or SLOW_START
+        self.fresh, self._limit = processes.fresh_process, processes.step_timeout or MAKES_WITHIN
         self.failed: dict[int, Failed] = {}
         self.failures = [0] * flight.hosts.num_envs
         self._logged = 0

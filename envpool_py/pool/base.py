@@ -39,7 +39,6 @@ from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_isinstance import class_of
 from envpool_py.pool.workers_call_pool import join_workers
-from envpool_py.record.record_writer import RecordWriter
 from envpool_py.seeding import Seed
 from envpool_py.worker import supervisor
 from envpool_py.worker.cores_and_threads import warn_of_torch
@@ -394,7 +393,7 @@ class BaseVectorEnv:
     @property
     def waiting_id(self) -> list[int]:
         """The envs in flight, the oldest request first."""
-        return self.engine.states.waiting().tolist()  # type: ignore[no-any-return]
+        return call_guard.settle(self).waiting().tolist()  # type: ignore[no-any-return]
 
     @property
     def waiting_conn(self) -> list[EnvWorker]:
@@ -404,7 +403,7 @@ class BaseVectorEnv:
     @property
     def ready_id(self) -> list[int]:
         """The envs that accept a request, in the order in which their rows were returned."""
-        return self.engine.states.ready().tolist()  # type: ignore[no-any-return]
+        return call_guard.settle(self).ready().tolist()  # type: ignore[no-any-return]
 
     @property
     def batch_ids(self) -> IdArray:
@@ -589,7 +588,7 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
         facts = {name: every[name] for name in (*RECORDED, "on_error")}
         facts |= {"env": env, "pool": type(pool).__name__, "num_envs": pool.env_num}
         facts["roots"] = list(engine.flight.positions.roots.values())
-        engine.flight.recorder = RecordWriter(engine.block, Path(options.pool.record), facts)
+        engine.record(Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()
 

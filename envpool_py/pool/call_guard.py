@@ -46,6 +46,9 @@ def one_at_a_time(method: F) -> F:
                     text = getattr(self._calls.get("now"), "refusal", f"{text} allowed")
                     raise AlreadyPendingCallError(f"{name}: {text}", name)  # noqa: TRY301 - `finally` drops the frame
                 self._calls["now"] = frame
+            flight = self.engine.flight
+            if flight.unsettled is not None:  # a second interrupt has ended the end of a call
+                flight.end_interrupted(flight.unsettled)
             result = method(self, *args, **kwargs)
             if self.is_closed:
                 raise ClosedEnvironmentError(_CLOSED.format(type(self).__name__))  # noqa: TRY301
@@ -78,6 +81,14 @@ def runs(frame: Any) -> bool:
     except ordinary(RuntimeError):
         return True
     return False
+
+
+def settle(pool: Any) -> Any:
+    """End what an interrupted call has left, unless a call is under way; return the states."""
+    flight = pool.engine.flight
+    if flight.unsettled is not None and not runs(pool._calls.get("now")):  # noqa: SLF001 - as below
+        flight.end_interrupted(flight.unsettled)
+    return flight.states
 
 
 def await_end(pool: Any, seconds: float) -> None:

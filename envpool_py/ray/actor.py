@@ -24,7 +24,7 @@ from envpool_py.env.request import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import messages
 from envpool_py.worker.messages import HEADER
-from envpool_py.worker.supervisor import SLOW_START
+from envpool_py.worker.supervisor import MAKES_WITHIN
 from envpool_py.worker.watchdog import Watchdog, stack_of_thread
 from envpool_py.worker.worker_loop import EnvLoop
 
@@ -177,7 +177,7 @@ class EnvActor:
         Else run as long as the actor. With ``limit`` None, only recreating an env is limited.
         """
         self._attached.wait()
-        watchdog = Watchdog(limit or SLOW_START, self._block.heartbeats)
+        watchdog = Watchdog(limit or MAKES_WITHIN, self._block.heartbeats)
         while True:
             if limit is not None:
                 # While an env holds the GIL this loop stands still: then C code ends the process.

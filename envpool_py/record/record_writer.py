@@ -52,6 +52,12 @@ class RecordWriter:
         self._file.close()
         vars(self).pop("_block", None)
 
+    def discard(self) -> None:
+        """Remove a file that is not closed: its pool could not be made."""
+        if not self._file.closed:
+            self.close()
+            self._path.unlink()
+
     def _write(self, kind: bytes, ids: Sequence[int] | IdArray, data: Any) -> None:
         listed = [int(i) for i in ids]
         self._append(kind, plain_codec.encode([None if listed == self._all else listed, data]))

@@ -7,11 +7,13 @@ once it runs. A pool's server imports this module, and so the modules that a var
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import io
 import itertools
 import json
+import math
 import os
 import pickle
 import pickletools
@@ -23,10 +25,13 @@ from collections.abc import Iterable
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
 from typing import Any
 
+from envpool_py import interrupts
 from envpool_py.env_by_name import modules_of_id
 from envpool_py.errors import warn
 from envpool_py.worker import cores_and_threads, file_descriptors
 
+#: Seconds that a server may take to fork, before another one takes its place.
+ANSWERS_WITHIN = 5.0
 _VARIABLE = "ENVPOOL_PY_FORK_SERVER"
 _lock = threading.Lock()  # pools that start at once in threads: one server reads the variable
 
@@ -38,8 +43,10 @@ class _Probe:
         return 0
 
 
-def _await_end(server: Any) -> None:
-    with contextlib.suppress(ChildProcessError):
+def _end(server: Any) -> None:
+    """Kill the server and wait for its end; its processes go on, and the next one gets another."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(server._forkserver_pid, signal.SIGKILL)  # noqa: SLF001
         os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOWAIT)  # noqa: SLF001
 
 
@@ -55,14 +62,26 @@ class _Popen(popen_forkserver.Popen):
         finally:
             context.set_spawning_popen(None)
         try:
-            self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
-        except (EOFError, ConnectionError):  # the server is about to end: there will be another one
-            _await_end(server)
-            self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
-        self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
+            data = self._fork(server, ANSWERS_WITHIN)
+        except (EOFError, ConnectionError, TimeoutError):  # it is about to end, or stopped
+            _end(server)
+            data = self._fork(server, 10 * ANSWERS_WITHIN)
         with os.fdopen(data, "wb") as file:
             file.write(buffer.getbuffer())
-        self.pid = forkserver.read_signed(self.sentinel)
+
+    def _fork(self, server: Any, seconds: float) -> int:
+        """Let the server fork the process; return what writes to it. TimeoutError: no answer."""
+        self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
+        try:
+            if not file_descriptors.is_readable(self.sentinel, seconds):
+                raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")  # noqa: TRY301
+            self.pid = forkserver.read_signed(self.sentinel)
+        except BaseException:
+            self.finalizer()
+            os.close(data)
+            raise
+        return data  # type: ignore[no-any-return]
 
 
 class _Process(context.ForkServerProcess):
@@ -82,37 +101,47 @@ class Context(context.ForkServerContext):
         process.server = self._server
         return process
 
-    def prepare(self, pickled: Iterable[bytes], threads: int | None, patience: float) -> None:
+    def prepare(
+        self, pickled: Iterable[bytes], threads: int | None, patience: float, limit: float
+    ) -> bool:
         """Start the server; wait until it has imported the modules that these env_fns name.
 
-        ``threads``: see ``limit_threads``. There is a warning after ``patience`` seconds.
+        ``threads``: see ``limit_threads``. There is a warning after ``patience`` seconds. Return
+        False if it has not imported them within ``limit`` seconds.
         """
         users: Any = forkserver._forkserver  # noqa: SLF001
         self._server.set_forkserver_preload([*users._preload_modules, __name__])  # noqa: SLF001
         path = spawn.get_preparation_data("")["sys_path"]
         names = sorted(modules_in(pickled) | _modules_of_main())
-        with _lock:
+        with _lock, interrupts.deferred():  # an interrupt would leave a server without a pid
             os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, threads, names])
             try:
                 self._server.ensure_running()
             finally:
                 del os.environ[_VARIABLE]
         try:
-            status, data = self._server.connect_to_new_process([])
-            try:
-                with os.fdopen(data, "wb") as file:
-                    file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
-                if not file_descriptors.is_readable(status, patience):
+            with contextlib.ExitStack() as descriptors:
+                with interrupts.deferred():
+                    status, data = self._server.connect_to_new_process([])
+                    descriptors.callback(os.close, status)
+                    with os.fdopen(data, "wb") as file:
+                        file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
+                if not file_descriptors.is_readable(status, min(patience, limit)):
                     text = "the fork server has not imported the modules of the envs"
                     warn(f"{text} after {patience:g} seconds; still waiting")
-                    file_descriptors.is_readable(status, None)
+                    left = None if limit == math.inf else limit - patience
+                    if not file_descriptors.is_readable(status, left):
+                        return False
                 forkserver.read_signed(status)
-            finally:
-                os.close(status)
-        except (EOFError, ConnectionError):
+        except interrupts.ordinary(EOFError, ConnectionError):
             # An import has ended the server. Once it has ended, the processes get another one, and
             # raise the error again.
-            _await_end(self._server)
+            _end(self._server)
+        return True
+
+    def stop(self) -> None:
+        """Kill a server that does not answer; the next process gets another one."""
+        _end(self._server)
 
     def close(self) -> None:
         """End the server."""

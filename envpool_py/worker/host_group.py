@@ -41,7 +41,8 @@ class HostGroup:
         all: all hosts, the local ones last.
         local: the hosts that the engine runs itself.
         spin_for: seconds for which the caller spins for results before it sleeps.
-        closing: set when the pool is closed.
+        opened: a lock that is held until the pool is closed. It is taken in C: an interrupt in
+            ``threading.Event`` would leave the lock of its condition held.
         restarts: how often each env was recreated.
     """
 
@@ -52,7 +53,8 @@ class HostGroup:
         self.supervisor: Supervisor | None = None
         self.local: list[InlineHost] = []
         self.spin_for = 0.0
-        self.closing = threading.Event()
+        self.opened = threading.Lock()
+        self.opened.acquire()
         self.restarts = np.zeros(count, dtype=np.int64)
         # The last messages for steps of all envs, and what they were made from.
         self._kept: tuple[Any, list[Send]] = None, []
@@ -150,7 +152,8 @@ class HostGroup:
 
     def wake(self) -> None:
         """End the wait of a call that is under way in another thread."""
-        self.closing.set()
+        with suppressed(RuntimeError):  # it was released before
+            self.opened.release()
         if self.supervisor is not None:
             self.supervisor.poller.wake()
 

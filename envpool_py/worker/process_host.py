@@ -178,7 +178,9 @@ class ProcessHost(RemoteHost):
     def _free(self) -> Exit:
         line, stack = self._stacks.read()
         self._kill()  # its children, before the join lets the system reuse the pid
-        self.process.join(5)
+        self.process.join(ENDS_WITHIN)
+        if self.process.exitcode is None and hasattr(self.context, "stop"):
+            self.context.stop()  # the fork server, which reports the exit code, does not answer
         self._close_descriptors()
         self._finalizer.cancel()
         how = errors.name_exit(self.process.exitcode)

@@ -49,8 +49,10 @@ if TYPE_CHECKING:
     from envpool_py.worker.fork_server import Context
 
 _LOGGER = logging.getLogger("envpool_py")
-#: Seconds after which a pool warns of a slow ``env_fn``, and kills a host that it restarts.
-SLOW_START = 60.0
+#: Seconds after which a pool warns of a slow ``env_fn``.
+SLOW_START = 30.0
+#: Seconds that making an env may take: when it is recreated, or with a shorter ``step_timeout``.
+MAKES_WITHIN = 60.0
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
 #: What an env has not done that is stuck in this phase of its request.
@@ -104,7 +106,8 @@ class Supervisor:
         self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
         self.poller = self.make_poller()
-        self._finalizer = Finalize(None, self.close, exitpriority=10)
+        with interrupts.deferred():  # `close` needs it
+            self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _check_context(self, context: Any) -> Any:
         """Return the multiprocessing context of that name; None: multiprocessing's default."""
@@ -165,7 +168,8 @@ class Supervisor:
         self._add_hosts(partial(ProcessHost, context=self.context, shared=shared))
 
     def _add_hosts(self, make: Callable[..., RemoteHost]) -> None:
-        limit, kept_spaces = self._options.step_timeout or SLOW_START, dict[bytes, Any]()
+        kept_spaces: dict[bytes, Any] = {}
+        limit = max(self._options.step_timeout or 0.0, MAKES_WITHIN)  # until all envs are made
         for number, share in enumerate(self._shares):
             env_fns = [self._fns[i] for i in share]
             host = make(number, share.tolist(), env_fns, limit, kept_spaces, self.poller)
@@ -195,17 +199,21 @@ class Supervisor:
         """Start all processes and return while they make their envs; OSError if one fails."""
         self._open()
         host = self.hosts[0]
+        limit = host.limit if self.has_step_timeout else math.inf
         try:
             if self._servers:
                 threads = self._options.threads_per_process
-                self._servers[0].prepare(self._fns, threads, SLOW_START)
+                if not self._servers[0].prepare(self._fns, threads, SLOW_START, limit):
+                    ids = [i for host in self.hosts for i in host.ids]
+                    text = f"the fork server has not imported the modules within {limit:g} seconds"
+                    raise EnvTimeoutError(f"{name_ids(ids)}: {text}", tuple(ids))
             elif forks(self.context):  # once here, rather than in each process
                 for name in sorted(set[str]().union(*map(env_by_name.modules_of, self._fns))):
                     with interrupts.suppressed(Exception, SystemExit):  # the env raises it again
                         importlib.import_module(name)
             with self.starting(warn_of_forks=True):
                 for host in self.hosts:
-                    host.start(math.inf)
+                    host.start(time.monotonic() + limit)
         except ordinary(OSError) as found:
             error: Any = found
             text = f"{error.strerror}: cannot start {host.name} {host.number} of {len(self.hosts)}"
@@ -218,7 +226,7 @@ class Supervisor:
         """Wait until the envs of all processes are made; return their spaces.
 
         Results go into ``chunks``; ``check`` is called after each event and may raise. EnvError if
-        an env_fn raised, or a process has ended.
+        an env_fn raised or, with ``step_timeout``, takes too long, or a process has ended.
         """
         warn_at = time.monotonic() + SLOW_START
         while True:
@@ -235,15 +243,19 @@ class Supervisor:
                 text = f"env_fn has not returned after {SLOW_START:g} seconds"
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
-            self.poller.fetch(chunks, 0, left)
+            self.poller.fetch(chunks, 0, self.timeout(left))
+            for host in self.hosts:
+                if host.deadline <= time.monotonic() and not host.has_ended():
+                    host.end_late()
             check()
 
     def make_block(self, spec: Spec) -> Block:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
         self._block = block = self._new_block(spec._replace(timed=limit is not None))
-        self.watchdog = Watchdog(limit or SLOW_START, block.heartbeats)
+        self.watchdog = Watchdog(limit or MAKES_WITHIN, block.heartbeats)
         for host in self.hosts:
+            host.limit = self.watchdog.limit
             host.attach(block)
         return block
 
@@ -259,7 +271,7 @@ class Supervisor:
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
-            host.start(time.monotonic() + SLOW_START)
+            host.start(time.monotonic() + MAKES_WITHIN)
             host.attach(self._block)
         self.timed = True
 
@@ -299,7 +311,7 @@ class Supervisor:
     def late(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
         option = "" if self._options.step_timeout is None else "step_timeout="
-        limit = SLOW_START if self.watchdog is None else self.watchdog.limit
+        limit = MAKES_WITHIN if self.watchdog is None else self.watchdog.limit
         return f"did not {did} within {option}{limit} seconds"
 
     def _messages_sent(self) -> dict[int, int]:

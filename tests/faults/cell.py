@@ -104,7 +104,7 @@ class Cell(logging.Handler):
         propagate, logger.propagate = logger.propagate, False
         constants = [(supervisor, "GRACE"), (thread_host, "GRACE")]
         if (self.row.place, self.row.fault) == ("env_fn", "hangs"):
-            constants.append((supervisor, "SLOW_START"))
+            constants.append((supervisor, "MAKES_WITHIN"))
         before = [getattr(*constant) for constant in constants]
         for constant in constants:
             setattr(*constant, 5 if self.backend == table.RAY else 0.5)

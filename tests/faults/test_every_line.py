@@ -58,6 +58,7 @@ BACKENDS = {
 
 TRIGGERS = {
     "a signal": every_line.Lines,
+    "two signals": every_line.Twice,
     "an allocation": every_line.Allocations,
     "on_restart": every_line.Callback,
 }
@@ -313,6 +314,9 @@ def table():
         found += [Cell(call_, backend, state, on_error, mode) for mode in modes]
     for backend, call_, state in itertools.product(BACKENDS, GIVING_ROWS, ("raises", "dies")):
         found.append(Cell(call_, backend, state, "restart", None, "on_restart"))
+    for backend, call_ in itertools.product(BACKENDS, CALLS[:-1]):
+        found.append(Cell(call_, backend, "fine", "raise", None, "two signals"))
+        found.append(Cell(call_, backend, "raises", "restart", "same_step", "two signals"))
     for backend, call_, state, on_error in itertools.product(
         ("in process", "shared memory"), GIVING_ROWS, ("fine", "raises"), ON_ERROR
     ):

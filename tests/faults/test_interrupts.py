@@ -315,22 +315,26 @@ def test_the_end_of_a_process_may_be_interrupted_at_any_line():
 
 
 @pytest.mark.slow
-def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
-    # The fixture of all tests sees what is left.
+@pytest.mark.parametrize("place", ["shmem-fork", "shmem-forkserver"])
+def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, tmp_path):
+    # The fixture of all tests sees what is left; a record that is left is refused.
     files = (
         "pool/base.py",
         "engine/engine.py",
+        "record/record_writer.py",
+        "worker/fork_server.py",
         "worker/host_group.py",
         "worker/supervisor.py",
     )
-    made = []
+    made, options = [], {"autoreset_mode": "same_step", "record": tmp_path / "record"}
 
     def make():
-        made.append(PLACES["shmem-fork"](SHORT[:2], autoreset_mode="same_step"))
+        made.append(PLACES[place](SHORT[:2], **options))
 
     # One while the handler of Ctrl-C is put back leaves Ctrl-C deferred.
     with handling(signal.SIGINT, signal.getsignal(signal.SIGINT)):
-        for _ in each_moment(make, files, visits=2):
+        own = files if place == "shmem-fork" else ("worker/fork_server.py",)  # a server is slow
+        for _ in each_moment(make, own, visits=2):
             assert not made
     made[0].close()
 

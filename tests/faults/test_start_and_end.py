@@ -17,9 +17,16 @@ from pathlib import Path
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
+from envpool_py import (
+    DummyVectorEnv,
+    EnvError,
+    EnvTimeoutError,
+    ShmemVectorEnv,
+    ThreadVectorEnv,
+    WorkerDiedError,
+)
 from envpool_py.pool import call_guard
-from envpool_py.worker import supervisor
+from envpool_py.worker import fork_server, process_host, supervisor
 from envpool_py.worker.poller import Poller
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, count_fns, kill, reset_pool, running
@@ -149,6 +156,47 @@ def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, 
     # On a busy machine env 0 may be late as well.
     text = r"env(s 0 to)? 1: env_fn has not returned after 0\.1 seconds; still waiting"
     assert [bool(re.fullmatch(text, str(one.message))) for one in warned] == [True]
+
+
+@pytest.mark.parametrize("place", ["shmem-fork", *slow(NEW[1])])
+def test_an_env_fn_that_hangs_has_a_limit_with_step_timeout(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "MAKES_WITHIN", 0.5 if place == "shmem-fork" else 10.0)
+    fns = [envs.CountEnv, partial(broken.HungAtBirth, str(tmp_path / "pid"))]
+    text = r"env 1: did not return from env_fn within .* seconds \(.*py:\d+\); its .* was"
+    with no_process_left(), pytest.raises(EnvTimeoutError, match=text) as caught:
+        PLACES[place](fns, step_timeout=0.2)
+    assert caught.value.env_ids == (1,)
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_does_not_answer_is_replaced(monkeypatch):
+    monkeypatch.setattr(fork_server, "ANSWERS_WITHIN", 0.5)
+    monkeypatch.setattr(process_host, "ENDS_WITHIN", 0.5)
+    stopped, stop = [], fork_server.Context.stop
+    monkeypatch.setattr(
+        fork_server.Context, "stop", lambda self: stopped.append(0) or stop(self), raising=False
+    )
+    with no_process_left():
+        pool = ShmemVectorEnv(FNS * 2, context="forkserver", **helpers.RESTART)
+        pool.reset()
+        (context,) = pool.engine.hosts.supervisor._servers
+        for crash in (lambda: kill_all(pool.call("pid")[:1]), lambda: None):
+            os.kill(context._server._forkserver_pid, signal.SIGSTOP)
+            crash()
+            infos = pool.step([""] * 6)[4]
+            assert ["env_error" in info for info in infos] == [not stopped[1:]] + [False] * 5
+            pool.reset()
+        os.kill(context._server._forkserver_pid, signal.SIGSTOP)
+        kill_all(pool.call("pid"))
+        del stopped[:]
+        pool.close()
+        assert len(stopped) == 1, "one process is waited for, not each of six"
+
+
+def kill_all(pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not any(map(running, pids)))
 
 
 @pytest.mark.parametrize("place", ["shmem-fork", "dummy", *slow(NEW[1])])

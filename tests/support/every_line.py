@@ -7,6 +7,7 @@ not end in time is killed, counted as a hang, and continued at the next place by
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -16,8 +17,11 @@ import json
 import linecache
 import logging
 import mmap
+import multiprocessing
 import os
+import queue
 import select
+import selectors
 import signal
 import sys
 import threading
@@ -31,12 +35,17 @@ import numpy as np
 from gymnasium import spaces
 
 import envpool_py
-from envpool_py import EnvError
+from envpool_py import EnvError, interrupts
 from envpool_py.engine import batches
 from envpool_py.env.executor import Abandoned
 from tests.support.helpers import children, wait_until
 
 PACKAGE = f"{Path(envpool_py.__file__).parent}{os.sep}"
+LIBRARY = threading, queue, logging, selectors, multiprocessing, concurrent.futures
+"""Modules of the standard library that take locks in Python: what the package calls is walked."""
+LOCKS = tuple(getattr(module, "__path__", [module.__file__])[0] for module in LIBRARY)
+LOCKLESS = {"threading.current_thread", "threading.main_thread", "threading.ident"}
+"""All that the main thread may call there outside of ``interrupts.deferred``: they take no lock."""
 
 LEFT_AFTER = 2.0
 """Seconds until what a call has left counts as left."""
@@ -171,6 +180,7 @@ class Lines:
     """Records which lines of the package the main thread runs; raises a signal at one of them.
 
     Attributes:
+        undeferred: the functions of the standard library, with locks, that are not deferred.
         target: file, line and the number of the visit; None: nowhere.
         error: what the signal handler raises. ``fired``: whether the signal was raised.
         look: called just before that.
@@ -180,6 +190,7 @@ class Lines:
         self.target, self.look, self.fired = target, scene.look, False
         self.error = kind("of the handler")
         self._seen = collections.Counter()
+        self.undeferred = set()
         self._raised = None  # the frame, if the last event was an exception
         self._pid = os.getpid()
 
@@ -199,8 +210,13 @@ class Lines:
         if os.getpid() != self._pid:  # a process that was forked meanwhile
             sys.settrace(None)
             return None
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        caller = frame
+        while caller.f_code.co_filename.startswith(LOCKS) and caller.f_back is not None:
+            caller = caller.f_back
+        if not caller.f_code.co_filename.startswith(PACKAGE):
             return None
+        if caller is not frame and event == "call" and not interrupts._deferrals:
+            self.undeferred.add(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
         raised, self._raised = self._raised, frame if event == "exception" else None
         if event == "line":
             place = frame.f_code.co_filename, frame.f_lineno
@@ -223,10 +239,37 @@ class Lines:
             text = linecache.getline(file, line).strip()
             if text.startswith(NO_SIGNAL.get(Path(file).name, "no line")):
                 continue
-            deep = file.startswith((f"{PACKAGE}engine", f"{PACKAGE}worker"))
+            deep = file.startswith((f"{PACKAGE}engine", f"{PACKAGE}worker", *LOCKS))
             wanted = [visit for visit in visits if visit < 5 or deep]
             found += [(file, line, visit) for visit in wanted if visit <= count]
         return found
+
+
+class Twice(Lines):
+    """Raises a second signal soon after the first; the visit of a place is the number of calls."""
+
+    def __init__(self, scene, kind, target):
+        super().__init__(scene, kind, target and (*target[:2], 1))
+        self._left = 0 if target is None else target[2]
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+        super().__exit__()
+
+    def _handle(self, *_):
+        if self._left:
+            sys.setprofile(self._count)
+        raise self.error
+
+    def _count(self, frame, event, arg):  # noqa: ARG002 - of a profiler
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            self._left -= 1
+            if not self._left:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGUSR1)
+
+    def places(self, _):
+        return [(*place[:2], gap) for place in super().places((1,)) for gap in range(1, 9)]
 
 
 class Allocations:
@@ -548,7 +591,7 @@ def record(cell, report):
 
     The first run also fills caches; the other two may differ in what depends on time.
     """
-    found, scene = {}, None
+    found, scene, undeferred = {}, None, set()
     for number in range(3):
         scene = scene or cell.scene()
         fails = False
@@ -559,8 +602,11 @@ def record(cell, report):
             fails = True
         if scene.trigger is not None and (number or fails):
             found |= dict.fromkeys(scene.trigger.places(cell.visits))
+            undeferred |= getattr(scene.trigger, "undeferred", set())
         if fails or cell.call == "close":
             scene = None
+    if locks := undeferred - LOCKLESS:
+        report("wrong", f"an interrupt may leave a lock held: {sorted(locks)}")
     return [*found], scene
 
 
