@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,29 +16,43 @@ from envpool_py.interrupts import ordinary
 Write: TypeAlias = "Callable[[int, Any], object]"
 
 
-def flat_rows(leaf: Leaf, array: Array | None) -> list[Any] | None:
-    """Return a memoryview per env, which accepts only arrays of its own shape and dtype.
+def _rows_of(ids: Iterable[int], array: Array) -> list[Any]:
+    # Not those of all envs: with a thread per env, the time would grow with the square.
+    rows: list[Any] = [None] * len(array)
+    for i in ids:
+        rows[i] = array[i, ...]
+    return rows
+
+
+def flat_rows(leaf: Leaf, array: Array | None, ids: Iterable[int]) -> list[Any] | None:
+    """Return a memoryview for each of these envs; it accepts only arrays of its shape and dtype.
 
     A store to it takes a third of the time of a store to an array. None if there is no such view;
     uint8 is excluded, because its view would accept ``bytes``.
     """
     if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
         return None
-    return [row.data for row in array] if len(leaf.shape) == 1 and leaf.code is None else None
+    if len(leaf.shape) != 1 or leaf.code is not None:
+        return None
+    return [None if row is None else row.data for row in _rows_of(ids, array)]
 
 
-def writer_of(layout: Any, arrays: Iterator[Array | None], what: str, beside: Beside) -> Write:
-    """Return ``write(i, value)``, which stores a value of the layout for env ``i``.
+def writer_of(
+    layout: Any, arrays: Iterator[Array | None], what: str, beside: Beside, ids: Iterable[int]
+) -> Write:
+    """Return ``write(i, value)``, which stores a value of the layout for env ``i`` of ``ids``.
 
     It raises TypeError or ValueError for a value that the arrays cannot hold without loss. Objects,
     which no array holds, go to ``beside``. Messages call the value ``what``. ``arrays`` yields one
     array per leaf.
     """
     if spaces.is_leaf(layout):
-        return _leaf_writer(layout, next(arrays), what, beside)
+        return _leaf_writer(layout, next(arrays), what, beside, ids)
     kind = dict if isinstance(layout, dict) else tuple
     keyed = layout.items() if isinstance(layout, dict) else enumerate(layout)
-    writers = [(key, writer_of(part, arrays, f"{what}[{key!r}]", beside)) for key, part in keyed]
+    writers = [
+        (key, writer_of(part, arrays, f"{what}[{key!r}]", beside, ids)) for key, part in keyed
+    ]
     count = len(writers)
 
     def write(i: int, value: Any) -> None:
@@ -54,7 +68,9 @@ def writer_of(layout: Any, arrays: Iterator[Array | None], what: str, beside: Be
     return write
 
 
-def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> Write:
+def _leaf_writer(
+    leaf: Leaf, array: Array | None, what: str, beside: Beside, ids: Iterable[int]
+) -> Write:
     if array is None:
         return lambda _, value: beside.setdefault("objects", []).append(value)
     target, shape, dtype, code = array, leaf.shape, array.dtype, leaf.code
@@ -77,7 +93,7 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
                 fit(i, value)
 
         return write_number
-    flat = flat_rows(leaf, array)
+    flat = flat_rows(leaf, array, ids)
     if flat is not None:
 
         def write_flat(i: int, value: Any) -> None:
@@ -87,7 +103,7 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
                 fit(i, value)
 
         return write_flat
-    rows = [array[i, ...] for i in range(len(array))]
+    rows = _rows_of(ids, array)
 
     def write_array(i: int, value: Any) -> None:
         if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
@@ -98,8 +114,8 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
     return write_array
 
 
-def actions_of(block: Block) -> Any:
-    """Return the actions of all envs, by id, each of the type that ``[i]`` of a batch has.
+def actions_of(block: Block, ids: Iterable[int]) -> Any:
+    """Return the actions of these envs, by id, each of the type that ``[i]`` of a batch has.
 
     Each action is a copy, which the env may change. It is None if the block cannot hold actions;
     they are then in the request.
@@ -107,17 +123,17 @@ def actions_of(block: Block) -> Any:
     layout = block.spec.action
     if not spaces.is_fixed(layout):
         return [None] * block.spec.num_envs
-    readers = list(map(_reader, spaces.leaves(layout), block.actions))
+    readers = list(map(partial(_reader, ids), spaces.leaves(layout), block.actions))
     if spaces.is_leaf(layout):
         return readers[0]
     tree = spaces.join(layout, readers)
     return _Rows(partial(spaces.take, tree))
 
 
-def _reader(leaf: Leaf, array: Array) -> Any:
+def _reader(ids: Iterable[int], leaf: Leaf, array: Array) -> Any:
     if leaf.scalar or not (leaf.shape or leaf.path):  # a NumPy scalar, as ``actions[i]`` is
         return array
-    rows = [array[i, ...] for i in range(len(array))]
+    rows = _rows_of(ids, array)
     return _Rows(lambda i: rows[i].copy())
 
 

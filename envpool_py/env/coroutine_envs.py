@@ -1,22 +1,28 @@
-"""Envs whose methods are coroutines (``async def``): run them in an event loop of this process.
+"""Envs whose methods are coroutines (``async def``): run them in one event loop of this process.
 
-The loop runs in a thread of its own as long as there are such envs. The thread that steps an env
-waits for its coroutine, so envs in different threads are in flight at once.
+The loop runs in a thread of its own as long as there are such envs. In a pool of threads, an env
+whose ``reset`` and ``step`` are coroutine functions needs no other thread: the code that steps it
+runs in a greenlet of the loop's thread, see ``Runner``. Elsewhere a thread waits for the coroutine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import inspect
 import os
-import sys
+import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from types import FrameType
 from typing import Any
 
 import gymnasium as gym
+
+from envpool_py.env.end_forked_copies import EndingCopies
 
 
 class _Loop(threading.Thread):
@@ -25,7 +31,9 @@ class _Loop(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="envpool_py event loop", daemon=True)
         self.users = 0
-        self.started: Future[Any] = Future()
+        self.started: Future[None] = Future()
+        self._calls: deque[Callable[[], object]] = deque()
+        self._turn, self._woken_in = 0, -1
         self.start()
 
     def run(self) -> None:
@@ -33,53 +41,36 @@ class _Loop(threading.Thread):
 
         async def main() -> None:
             self.stop = asyncio.Event()
-            self.started.set_result(asyncio.get_running_loop())
+            self.loop = asyncio.get_running_loop()
+            self.started.set_result(None)
             await self.stop.wait()
 
         try:
             asyncio.run(main())
-        except BaseException as error:  # noqa: BLE001 - it has not started; raised by ``_running``
+        except BaseException as error:  # noqa: BLE001 - it has not started; raised by ``running``
             self.started.set_exception(error)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call this in the loop, from any thread; the calls of one moment wake the loop once."""
+        self._calls.append(function)
+        if self._woken_in != (turn := self._turn):
+            empty = contextvars.Context()  # envs do not see the variables of this caller
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._call_all, context=empty)
+            self._woken_in = turn  # an interrupt before this costs one wake-up more
+
+    def _call_all(self) -> None:
+        self._turn += 1
+        while self._calls:
+            self._calls.popleft()()
 
 
 _lock = threading.Lock()
 _loops: list[_Loop] = []  # one or none
-# For each thread that waits: for what.
-_waiting: dict[int, _Call] = {}
+# For each thread that waits: what runs the coroutine, and where the outcome arrives.
+_waiting: dict[int, tuple[Runner, queue.SimpleQueue[Any]]] = {}
 #: ``is_cancelled`` of a thread says whether the request that it carries out is cancelled.
 this_thread = threading.local()
-
-
-class _Call:
-    """A coroutine for which a thread waits."""
-
-    def __init__(self, coroutine: Any, loop: Any) -> None:
-        import asyncio  # noqa: PLC0415 - as above
-
-        self.coroutine, self._loop, self._asyncio = coroutine, loop, asyncio
-        self._task: Any = None
-        self._is_cancelled = False
-        self.error: BaseException | None = None  # one that would end the event loop of all envs
-        self.future = asyncio.run_coroutine_threadsafe(self._run(), loop)
-
-    async def _run(self) -> Any:
-        self._task, lock = self._asyncio.current_task(), _lock
-        if self._is_cancelled:
-            self.coroutine.close()
-            raise self._asyncio.CancelledError
-        try:
-            return await self.coroutine
-        except (SystemExit, KeyboardInterrupt) as error:
-            self.error = error
-        finally:
-            if _lock is not lock:  # the coroutine has forked this copy of the process
-                os._exit(int(sys.exc_info()[0] is not None))
-
-    def cancel(self) -> None:
-        """Cancel it; the thread waits until it has ended."""
-        self._is_cancelled = True
-        with contextlib.suppress(RuntimeError):  # it has ended, and so has the loop
-            self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
 
 
 def _forget() -> None:
@@ -94,69 +85,215 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def _running() -> Iterator[Any]:
+def running() -> Iterator[_Loop]:
     """Keep the event loop running."""
     with _lock:
         used = _loops[0] if _loops else _Loop()
-        loop = used.started.result()
+        used.started.result()
         used.users += 1
         _loops[:] = [used]
     try:
-        yield loop
+        yield used
     finally:
         with _lock:
             used.users -= 1
             if not used.users and used in _loops:  # else a fork has copied it
                 _loops.clear()
-                loop.call_soon_threadsafe(used.stop.set)
-                used.join(1)
+                used.call(used.stop.set)
+                if threading.current_thread() is not used:
+                    used.join(1)
+
+
+class Runner:
+    """Runs ``function`` in a greenlet of the event loop, and ``at_end`` after its end.
+
+    Where the function waits, it switches to a task of the loop, and other code runs. All coroutines
+    of a runner run in this task. ``is_cancelled``: whether the request is cancelled that the
+    function carries out. ``coroutine``: what the function waits for, None if for a message.
+    """
+
+    coroutine: Any = None
+    _owes_cancel = False
+
+    def __init__(
+        self,
+        loop: _Loop,
+        function: Callable[[], object],
+        is_cancelled: Callable[[], bool],
+        at_end: Callable[[], object] = lambda: None,
+        name: str | None = None,
+    ) -> None:
+        import asyncio  # noqa: PLC0415 - it is imported
+
+        self.loop, self._function, self._at_end, self.name = loop, function, at_end, name
+        self.is_cancelled, self._arrived = is_cancelled, asyncio.Event()
+
+    def start(self) -> None:
+        def start() -> None:
+            self._task = self.loop.loop.create_task(self._drive(), name=self.name)
+            self._task.add_done_callback(lambda _: self._at_end())
+
+        self.loop.call(start)
+
+    async def _drive(self) -> None:
+        import greenlet  # noqa: PLC0415 - few programs need it
+
+        fiber: Any = greenlet.greenlet(self._function)
+        fiber.runner, fiber.gr_context = self, greenlet.getcurrent().gr_context
+        self._switch, resume = fiber.parent.switch, fiber.switch
+        while True:
+            awaited, resume = resume(), fiber.switch
+            if fiber.dead:
+                return
+            try:
+                resume = functools.partial(fiber.switch, await awaited)
+            except GeneratorExit:  # a fork has copied the task
+                raise
+            except BaseException as error:  # noqa: BLE001 - the function handles it
+                resume = functools.partial(fiber.throw, type(error), error, error.__traceback__)
+            while getattr(self._task, "uncancel", int)():  # Python 3.10 has no ``uncancel``
+                pass
+
+    def notify(self) -> None:
+        """Tell the function that there is a message."""
+        self.loop.call(self._arrived.set)
+
+    def cancel(self, *, any_request: bool = False) -> None:
+        """Cancel the coroutine if its request is cancelled; the function waits for its end."""
+
+        def cancel() -> None:
+            if self.coroutine is not None and (any_request or self.is_cancelled()):
+                self._task.cancel()
+
+        self.loop.call(cancel)
+
+    def blocked_by(self) -> str:
+        """Return the name of the task that the loop runs now, or ""."""
+        import asyncio  # noqa: PLC0415 - it is imported
+
+        task = asyncio.current_task(self.loop.loop)
+        return "" if task is None else task.get_name()
+
+    # ---------------------------------------------------------------------------- in the function
+
+    def receive(self, inbox: queue.SimpleQueue[Any]) -> Any:
+        """Return the next message."""
+        while inbox.empty():
+            self._arrived.clear()
+            try:
+                self._wait_for(self._arrived.wait())
+            except CancelledError:  # of a time-out or a task group that the env has left open
+                self._owes_cancel = True
+        return inbox.get()
+
+    def run(self, coroutine: Any) -> Any:
+        """Return the result of a coroutine of the env."""
+        if self.is_cancelled():
+            coroutine.close()
+            raise CancelledError
+        if self._owes_cancel:
+            self._owes_cancel = not self._task.cancel()
+        self.coroutine = coroutine
+        try:
+            with EndingCopies():
+                return self._wait_for(coroutine)
+        finally:
+            self.coroutine = None
+
+    def _wait_for(self, awaited: Any) -> Any:
+        import asyncio  # noqa: PLC0415 - it is imported
+
+        try:
+            return self._switch(awaited)
+        except asyncio.CancelledError as error:  # to callers it would say that they are cancelled
+            raise CancelledError(*error.args).with_traceback(error.__traceback__) from None
+
+    def call_in_thread(self, function: Callable[[], Any]) -> Any:
+        """Return what a function returns that may block."""
+        ended = queue.SimpleQueue[Any]()
+
+        def call() -> None:
+            ended.put(_outcome(function))
+            self.notify()
+
+        threading.Thread(target=call, daemon=True, name="envpool_py env_fn").start()
+        return _result(self.receive(ended))
+
+
+def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return function(), None
+    except BaseException as error:  # noqa: BLE001 - raised in another thread
+        return None, error
+
+
+def _result(outcome: tuple[Any, BaseException | None]) -> Any:
+    value, error = outcome
+    if error is not None:
+        raise error
+    return value
+
+
+def current() -> Runner | None:
+    """Return the runner of the code that runs now."""
+    if not _loops:
+        return None
+    import greenlet  # noqa: PLC0415 - few programs need it
+
+    return getattr(greenlet.getcurrent(), "runner", None)
 
 
 def run(result: Any) -> Any:
     """Run a coroutine in the event loop and return its result; return anything else unchanged."""
     if not inspect.iscoroutine(result):
         return result
-    thread = threading.get_ident()
-    with _running() as loop:
-        _waiting[thread] = call = _Call(result, loop)
+    if (own := current()) is not None:
+        return own.run(result)
+    thread, ended = threading.get_ident(), queue.SimpleQueue[Any]()
+    is_cancelled = getattr(this_thread, "is_cancelled", lambda: False)
+    with running() as loop:
+        runner = Runner(loop, lambda: ended.put(_outcome(lambda: runner.run(result))), is_cancelled)
+        _waiting[thread] = runner, ended
         try:
-            cancel(thread, getattr(this_thread, "is_cancelled", lambda: False))
-            result = call.future.result()
-            if call.error is not None:
-                raise call.error
-            return result
+            runner.start()
+            return _result(ended.get())
         finally:
-            call.future.cancel()  # has no effect if it has ended
+            abandon(thread)  # after an interrupt; else it has ended
             del _waiting[thread]
 
 
-def cancel(thread: int, is_cancelled: Callable[[], bool]) -> None:
-    """Cancel the coroutine for which this thread waits, if its request is cancelled."""
-    # In this order: if the thread goes on in between, this call has ended.
-    call = _waiting.get(thread)
-    if call is not None and is_cancelled():
-        call.cancel()
+def runner_of(thread: int) -> Runner | None:
+    """Return the runner for which this thread waits."""
+    return _waiting.get(thread, (None,))[0]
 
 
 def abandon(thread: int) -> None:
     """Cancel the coroutine for which this thread waits; the thread does not wait for its end."""
-    if (call := _waiting.get(thread)) is not None:
-        call.future.cancel()
+    if (waiting := _waiting.get(thread)) is not None:
+        runner, ended = waiting
+        runner.is_cancelled = lambda: True
+        runner.cancel()
+        ended.put((None, CancelledError()))
 
 
-def waits(thread: int) -> bool:
-    """Whether this thread waits for a coroutine, or for its result."""
-    return thread in _waiting
-
-
-def frames_of(thread: int) -> list[tuple[FrameType, int]]:
-    """Return frames and lines of the coroutine for which this thread waits, the innermost first."""
+def frames_of(coroutine: Any) -> list[tuple[FrameType, int]]:
+    """Return frames and lines of a coroutine, the innermost first."""
     found: list[tuple[FrameType, int]] = []
-    coroutine: Any = getattr(_waiting.get(thread), "coroutine", None)
     while (frame := getattr(coroutine, "cr_frame", None)) is not None:
         found.insert(0, (frame, frame.f_lineno))
         coroutine = coroutine.cr_await
     return found
+
+
+def _count(env: Any) -> int:
+    return sum(inspect.iscoroutinefunction(getattr(env, name, None)) for name in ("reset", "step"))
+
+
+def belongs_in_loop(env: Any) -> bool:
+    """Whether ``reset`` and ``step`` of the base env are coroutine functions."""
+    while isinstance(env, gym.Wrapper):
+        env = env.env
+    return _count(env) == 2
 
 
 class Awaited(gym.Wrapper[Any, Any, Any, Any]):
@@ -165,7 +302,7 @@ class Awaited(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self._use = contextlib.ExitStack()
-        self._use.enter_context(_running())
+        self._use.enter_context(running())
 
     def __getattr__(self, name: str) -> Any:
         if name == "env" or name.startswith("__"):  # of a copy that is being made
@@ -192,13 +329,12 @@ def adapted(made: Any) -> Any:
     The base env alone is replaced, so wrappers of Gymnasium around it work.
     """
     if inspect.iscoroutine(made):
-        with _running():
+        with running():
             return adapted(run(made))
     base, above = made, None
     while isinstance(base, gym.Wrapper):
         base, above = base.env, base
-    methods = (getattr(base, name, None) for name in ("step", "reset"))
-    if not isinstance(base, gym.Env) or not any(map(inspect.iscoroutinefunction, methods)):
+    if not isinstance(base, gym.Env) or not _count(base):
         return made
     if above is None:
         return Awaited(base)

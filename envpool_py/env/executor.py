@@ -108,7 +108,10 @@ class Executor:
 
     def _make(self) -> None:
         with EndingCopies():
-            env = coroutine_envs.adapted(self._env_fn())
+            runner, env_fn = coroutine_envs.current(), self._env_fn
+            env = coroutine_envs.adapted(runner.call_in_thread(env_fn) if runner else env_fn())
+            if runner and not coroutine_envs.belongs_in_loop(env):
+                raise TypeError("reset and step are no coroutine functions, as they were before")
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with suppressed():
                 env.close()

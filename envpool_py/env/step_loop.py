@@ -64,14 +64,14 @@ class StepLoop:
     _heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
-        block = self._block
+        block, ids = self._block, self._executors.keys()
         self._steps = False  # whether an env may be in its step
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
-        self._write = writer_of(block.spec.obs, iter(block.obs), "obs", self._beside)
+        self._write = writer_of(block.spec.obs, iter(block.obs), "obs", self._beside, ids)
         if block.finals:
-            finals = iter(block.finals)
-            self._write_final = writer_of(block.spec.obs, finals, "final_obs", self._beside)
+            finals, beside = iter(block.finals), self._beside
+            self._write_final = writer_of(block.spec.obs, finals, "final_obs", beside, ids)
         self._words = block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1].data
         # For each env the object to step: the env itself if its next step needs nothing else.
         self._steppers: list[Any] = [None] * block.spec.num_envs
@@ -139,8 +139,9 @@ class StepLoop:
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """Make the step loop; local variables make it fast, which matters for cheap envs."""
         block, steppers, write = self._block, self._steppers, self._write
-        actions, layout = actions_of(block), block.spec.obs
-        flat: Any = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
+        layout, ids = block.spec.obs, self._executors.keys()
+        actions = actions_of(block, ids)
+        flat: Any = flat_rows(layout, block.obs[0], ids) if spaces.is_leaf(layout) else None
         self._flat = flat
         LOOPS.add(self)
         rewards: Any = block.reward if block.spec.reward else block.reward.data

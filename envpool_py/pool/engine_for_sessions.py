@@ -13,14 +13,12 @@ from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py.engine.flight import NotYet
 from envpool_py.engine.states import DEAD, RESETTING, STEPPING
-from envpool_py.env import coroutine_envs
 from envpool_py.env.block import BESIDE, StepResult
 from envpool_py.env_ids import Selection
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.pool import arguments, call_guard, recv_async
 from envpool_py.threads.thread_host import ThreadHost
 from envpool_py.worker.host import Life, RemoteHost
-from envpool_py.worker.watchdog import stack_of_thread
 
 if TYPE_CHECKING:
     from envpool_py.sessions.sessions import Errors, Sessions
@@ -112,16 +110,17 @@ class EngineForSessions:
             return None
         if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
             env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
-            is_idle = not env or coroutine_envs.waits(thread)
-            spare = isinstance(host, ThreadHost) and not kill and is_idle
-            if spare and fact:  # ``flight.cancel`` cancels a coroutine, but no other code
-                line, details = stack_of_thread(thread)
-                text = f"env {i}: {fact}{line}; its coroutine was cancelled"
-                error = EnvTimeoutError(text, (i,), details=details)
+            spare = False
+            if isinstance(host, ThreadHost) and not kill and (not env or host.runner is not None):
+                spare = True
+                if fact:  # ``flight.cancel`` cancels a coroutine, but no other code
+                    line, details = host.stack_of(thread)
+                    text = f"env {i}: {fact}{line}; its coroutine was cancelled"
+                    error = EnvTimeoutError(text, (i,), details=details)
             elif fact:
                 host.quiet = _QUIET
                 (error,) = host.kill_slow([i], thread, fact)
-            elif not spare:
+            else:
                 host.kill(f"a request of env {i} was cancelled")
         self._flight.cancel(np.array([i]))
         self._recovery.stop(i, error, is_lost=not spare)

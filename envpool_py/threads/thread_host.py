@@ -28,12 +28,13 @@ from envpool_py.env.executor import Abandoned
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import snapshot
+from envpool_py.errors import name_ids
 from envpool_py.worker import messages
 from envpool_py.worker.host import Exit, RemoteHost, Send
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import GRACE
 from envpool_py.worker.watchdog import stack_of_thread
-from envpool_py.worker.worker_loop import EnvLoop, run_envs
+from envpool_py.worker.worker_loop import EnvLoop, serve
 
 #: Seconds for which the caller waits until a thread has finished the row that it writes.
 _WRITES_FOR = 1.0
@@ -55,6 +56,8 @@ class ThreadEnd:
         self.publish, self.send = note, partial(note, look)
         self.cancelled: dict[int, float] = {}
         self.received = 0
+        self.runner: coroutine_envs.Runner | None = None  # if the envs are in the event loop
+        self._use = contextlib.ExitStack()
         self._lock = threading.Lock()
         self._holds_lock = False
 
@@ -75,7 +78,7 @@ class ThreadEnd:
 
     def receive(self) -> tuple[int, Any]:
         self.enter()
-        message = self.inbox.get()
+        message = self.inbox.get() if self.runner is None else self.runner.receive(self.inbox)
         self.leave()
         self.received += 1
         return message
@@ -83,16 +86,32 @@ class ThreadEnd:
     def add(self, token: int, status: int, value: Any) -> None:
         self.items.append((token, status, value))
 
+    def move(self, *runner: Any) -> None:
+        """Go on in the event loop, in a ``Runner`` with these arguments."""
+        self.leave()  # until the next ``receive``, so that the caller abandons one of the two
+        loop = self._use.enter_context(coroutine_envs.running())
+        self.runner = coroutine_envs.Runner(loop, *runner)
+        self.runner.start()
+
+    def finish(self) -> None:
+        self._use.close()
+        self.is_over = True
+        self.send()
+
     # ------------------------------------------------------------------------------ in the caller
 
     def abandon(self, thread: int) -> None:
         """Let the thread write no more; an exception ends it when it next runs Python code."""
         self.is_abandoned = True
         self._lock.acquire(timeout=_WRITES_FOR)
-        raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-        raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
-        coroutine_envs.abandon(thread)
         self.inbox.put((messages.CLOSE, None))
+        if self.runner is None:
+            raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+            raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
+            coroutine_envs.abandon(thread)
+        else:
+            self.runner.cancel(any_request=True)
+            self.runner.notify()
 
 
 class EnvThread(EnvLoop):
@@ -106,9 +125,13 @@ class EnvThread(EnvLoop):
 
     def _attach(self, block: Block) -> None:
         end = self._end
-        row = block.heartbeats[self._ids[0]]
+        row = block.heartbeats[self.ids[0]]
         self.heartbeat = Heartbeat(row, end.enter, end.leave, limited=block.spec.timed)
         self._make_loop(block, block.keep_info)
+
+    def belongs_in_loop(self) -> bool:
+        envs = [executor.env for executor in self._executors.values()]
+        return all(map(coroutine_envs.belongs_in_loop, envs))
 
     def is_cancelled(self) -> bool:
         """Whether the request is cancelled that the thread carries out."""
@@ -120,18 +143,27 @@ class EnvThread(EnvLoop):
         super().close()
 
 
-def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:
-    """Carry out the caller's requests until the caller ends or abandons the thread."""
+def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any] | None) -> None:
+    """Carry out the caller's requests until the caller ends or abandons the thread.
+
+    The thread ends earlier if its envs need none: then this goes on in the event loop, with
+    ``env_fns`` None.
+    """
     coroutine_envs.this_thread.is_cancelled = loop.is_cancelled
     try:
         with contextlib.suppress(Abandoned):
             try:
-                run_envs(loop, end.receive, env_fns)
+                made = env_fns is None or loop.make_envs(env_fns)
+                if made and env_fns is not None and loop.belongs_in_loop():
+                    go_on = partial(main, loop, end, None)
+                    end.move(go_on, loop.is_cancelled, end.finish, name_ids(loop.ids))
+                else:
+                    serve(loop, end.receive, made=made)
             except Abandoned:
                 loop.close()
     finally:
-        end.is_over = True
-        end.send()
+        if end.runner is None:
+            end.finish()
 
 
 @dataclass(eq=False, repr=False)
@@ -168,6 +200,8 @@ class ThreadHost(RemoteHost):
         if self._is_alive():
             self._end.inbox.put((kind, body))
             self.sent += 1
+            if self._end.runner is not None:
+                self._end.runner.notify()
 
     def attach(self, block: Block) -> None:
         self._put(messages.ATTACH, block)
@@ -192,17 +226,30 @@ class ThreadHost(RemoteHost):
             # An interrupt may have come between a message and its count.
             self.sent = max(self.sent, self._end.received)
             self._end.cancelled.update(dict.fromkeys(envs, self.sent))
-            coroutine_envs.cancel(self.process.ident, self._envs.is_cancelled)
+            if (runner := self.runner) is not None:
+                runner.cancel()
+
+    @property
+    def runner(self) -> coroutine_envs.Runner | None:
+        """The runner of the envs, or of the coroutine for which their thread waits."""
+        return self._end.runner or coroutine_envs.runner_of(self.process.ident)
 
     def lags(self) -> bool:
         """Whether the thread carries out a request that was cancelled."""
         return self._envs.is_cancelled()
 
     def _stack_of(self, thread: int) -> tuple[str, str]:
-        thread = thread or self.process.ident
-        if coroutine_envs.frames_of(thread):
-            self.name, self.killed = "coroutine", "was cancelled"
-        return stack_of_thread(thread)
+        return self.stack_of(thread or self.process.ident)
+
+    def stack_of(self, thread: int) -> tuple[str, str]:
+        """Return as ``Stacks.read`` where the envs are now, or what blocks their event loop."""
+        if (runner := self.runner) is None:
+            return stack_of_thread(thread)
+        self.name, self.killed = "coroutine", "was cancelled"
+        if not (name := runner.blocked_by()):
+            return stack_of_thread(thread, runner.coroutine)
+        line, stack = stack_of_thread(runner.loop.ident or 0)
+        return line if name == runner.name else f"; the event loop runs {name}{line}", stack
 
     def _kill(self) -> None:
         """Abandon the thread."""
@@ -212,13 +259,13 @@ class ThreadHost(RemoteHost):
             self.poller.noticed = True
 
     def note_slow_close(self, seconds: float) -> None:
-        if self._is_alive() and coroutine_envs.frames_of(self.process.ident):
+        if self._is_alive() and self.runner is not None:
             self.name = "coroutine"
         super().note_slow_close(seconds)
 
     def end(self, reason: str | None = None) -> None:
         """Abandon the thread, unless it ends by itself."""
-        if reason is None:
+        if reason is None and self._end.runner is None:
             self.process.join(GRACE)
         self.kill(reason)
 
@@ -231,6 +278,8 @@ class ThreadHost(RemoteHost):
     def _free(self) -> Exit:
         if self._end.is_over:
             self.process.join()
+            if self._end.runner is not None and not self._end.runner.loop.users:
+                self._end.runner.loop.join(1)
         return Exit("has ended")
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:  # noqa: ARG002

@@ -104,7 +104,7 @@ class CustomWorkerHost(InlineHost):
 
     def attach(self, block: Block) -> None:
         super().attach(block)
-        self._actions = actions_of(block)
+        self._actions = actions_of(block, self.ids)
 
     def _send(self, tokens: list[int], requests: Mapping[int, Request]) -> None:
         for token in tokens:

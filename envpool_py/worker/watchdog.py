@@ -145,16 +145,19 @@ class Stacks:
         return failures.stack_of(self._dump().decode(errors="replace"), thread)
 
 
-def stack_of_thread(thread: int) -> tuple[str, str]:
-    """Return as ``Stacks.read`` where a thread of this process is now, with its coroutines."""
+def stack_of_thread(thread: int, coroutine: Any = None) -> tuple[str, str]:
+    """Return as ``Stacks.read`` where a thread of this process is now, or a coroutine."""
+    coroutine = coroutine or getattr(coroutine_envs.runner_of(thread), "coroutine", None)
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - just for this
     # The thread runs on: in Python 3.11 a collection of garbage in ``f_back`` may let it end the
     # frame that is being read, after which the process crashes.
     collects = gc.isenabled()
     gc.disable()
     try:
-        frames: list[Any] = coroutine_envs.frames_of(thread)
-        frames += traceback.walk_stack(frame or sys._getframe())  # noqa: SLF001
+        frames: list[Any] = coroutine_envs.frames_of(coroutine)
+        if not frames and frame is not None:
+            frames += traceback.walk_stack(frame)
+        frames += traceback.walk_stack(sys._getframe())  # noqa: SLF001
     finally:
         if collects:
             gc.enable()

@@ -119,7 +119,7 @@ class EnvLoop:
         claimed: dict[int, int],
         open_block: Callable[[Any], Block] = lambda block: block,
     ) -> None:
-        self._ids, self._end, self._claimed, self._open_block = ids, end, claimed, open_block
+        self.ids, self._end, self._claimed, self._open_block = ids, end, claimed, open_block
         self._executors: dict[int, Executor] = {}
         self._loop: StepLoop | None = None
         self.heartbeat: Heartbeat | None = None
@@ -139,8 +139,8 @@ class EnvLoop:
 
     def make_envs(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and send their spaces to the parent; False if an env_fn raised."""
-        self._end.add(self._ids[0], messages.HELLO, b"")
-        for i, env_fn in zip(self._ids, env_fns, strict=True):
+        self._end.add(self.ids[0], messages.HELLO, b"")
+        for i, env_fn in zip(self.ids, env_fns, strict=True):
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
             self._end.send()
             try:
@@ -158,7 +158,7 @@ class EnvLoop:
         return True
 
     def _attach(self, block: Block) -> None:
-        self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]], limited=block.spec.timed)
+        self.heartbeat = Heartbeat(block.heartbeats[self.ids[0]], limited=block.spec.timed)
         self._make_loop(block, Packer(*block.info_memory).pack)
 
     def _make_loop(self, block: Block, keep_info: Callable[[int, dict[str, Any]], int]) -> None:
@@ -237,8 +237,13 @@ class EnvLoop:
 
 
 def run_envs(loop: EnvLoop, receive: Callable[[], Any], env_fns: Sequence[Any]) -> None:
-    """Carry out the parent's requests, one by one, until the parent closes the connection."""
-    if loop.make_envs(env_fns):
+    """Make the envs; carry out requests until the parent closes the connection."""
+    serve(loop, receive, made=loop.make_envs(env_fns))
+
+
+def serve(loop: EnvLoop, receive: Callable[[], Any], *, made: bool) -> None:
+    """Carry out the parent's requests, one by one, if the envs were made; close the envs."""
+    if made:
         handled = 0
         while loop.handle_message(*receive()):
             handled += 1

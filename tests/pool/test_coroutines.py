@@ -1,9 +1,13 @@
 """Envs whose methods are coroutines: in one event loop per process, all in flight at once."""
 
 import asyncio
+import concurrent.futures
 import contextlib
+import contextvars
 import functools
 import re
+import subprocess
+import sys
 import threading
 
 import gymnasium as gym
@@ -130,8 +134,8 @@ def test_an_exception_keeps_type_and_id(place):
         assert caught.value.env_ids == (1,)
 
 
-class HangingEnv(envs.CountEnv):
-    """Action 1 waits without end."""
+class HalfAsyncEnv(envs.CountEnv):
+    """Action 1 waits without end. The env keeps its thread, because its reset may block."""
 
     begun, cancelled = threading.Event(), threading.Event()
 
@@ -149,20 +153,33 @@ class HangingEnv(envs.CountEnv):
             raise
 
 
-HANGING = [functools.partial(HangingEnv, tag, 100) for tag in range(2)]
+class HangingEnv(HalfAsyncEnv):
+    """The same in the event loop."""
+
+    async def reset(self, **kwargs):
+        return super().reset(**kwargs)
+
+
+BOTH = pytest.mark.parametrize("kind", [HalfAsyncEnv, HangingEnv])
+
+
+def hanging(kind):
+    return [functools.partial(kind, tag, 100) for tag in range(2)]
 
 
 def alive():
     return [each for each in threading.enumerate() if each.name.startswith("envpool_py")]
 
 
+@BOTH
 @pytest.mark.parametrize("on_error", ["raise", "restart"])
-def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_error):
+def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_error, kind):
     HangingEnv.cancelled.clear()
-    with ThreadVectorEnv(HANGING, step_timeout=0.3, on_error=on_error) as pool:
+    with ThreadVectorEnv(hanging(kind), step_timeout=0.3, on_error=on_error) as pool:
         pool.reset()
         if on_error == "raise":
-            with pytest.raises(EnvTimeoutError, match="env 1: did not end") as caught:
+            text = r"env 1: did not end its request within \S+ seconds \(test_coroutines.py:"
+            with pytest.raises(EnvTimeoutError, match=text) as caught:
                 pool.step([0, 1])
             assert "in hang_here" in str(caught.value)
             assert "; its coroutine was cancelled" in str(caught.value)
@@ -170,7 +187,8 @@ def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_erro
             assert pool.step([0, 1])[3].tolist() == [False, True]
         assert HangingEnv.cancelled.wait(60)
         pool.reset()
-        assert wait_until(lambda: len(alive()) == 3)  # two envs, and their event loop
+        # The event loop, and a thread per env that needs one.
+        assert wait_until(lambda: len(alive()) == (1 if kind is HangingEnv else 3))
         assert pool.step([0, 0])[0].tolist() == [[0, 1, 1], [1, 0, 1]]
     assert not alive()
 
@@ -180,6 +198,9 @@ class StubbornEnv(envs.CountEnv):
 
     begun, released = threading.Event(), threading.Event()
 
+    async def reset(self, **kwargs):
+        return super().reset(**kwargs)
+
     async def step(self, action):
         while action and not self.released.is_set():
             self.begun.set()
@@ -188,11 +209,12 @@ class StubbornEnv(envs.CountEnv):
         return super().step(action)
 
 
-def test_close_cancels_a_coroutine_that_hangs():
+@BOTH
+def test_close_cancels_a_coroutine_that_hangs(kind):
     """Within the time that a thread has: else there is a warning, which is an error here."""
     HangingEnv.begun.clear()
     HangingEnv.cancelled.clear()
-    pool = ThreadVectorEnv(HANGING)
+    pool = ThreadVectorEnv(hanging(kind))
     pool.reset()
     pool.send([0, 1])
     assert HangingEnv.begun.wait(60)
@@ -214,10 +236,11 @@ def test_close_abandons_a_coroutine_that_cannot_be_cancelled(monkeypatch):
     assert wait_until(lambda: not alive())
 
 
+@BOTH
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_cancel_hits_what_has_been_sent_and_nothing_later(num_threads):
+def test_cancel_hits_what_has_been_sent_and_nothing_later(num_threads, kind):
     """With one thread, env 1 waits behind env 0, or has begun, when it is cancelled."""
-    with ThreadVectorEnv(HANGING, num_threads=num_threads) as pool:
+    with ThreadVectorEnv(hanging(kind), num_threads=num_threads) as pool:
         pool.reset()
         for episode in range(1, 101):
             pool.send([0, 1])
@@ -257,3 +280,145 @@ def test_a_fork_has_a_loop_of_its_own():
             other.step([0, 0])
         pool.step([0, 0])
     assert not alive()
+
+
+def test_a_thousand_envs_need_one_thread():
+    with ThreadVectorEnv([functools.partial(HangingEnv, tag) for tag in range(1000)]) as pool:
+        pool.reset()
+        assert pool.step([0] * 1000)[0][:, 0].tolist() == list(range(1000))
+        assert len(alive()) == 1
+    assert not alive()
+
+
+class OneTaskEnv(HangingEnv):
+    """Reset, step and close are in one task; action 2 cancels it between two steps."""
+
+    name, closed = contextvars.ContextVar("name"), []
+
+    async def reset(self, **kwargs):
+        self.task = asyncio.current_task()
+        self.name.set(self.tag)
+        return await super().reset(**kwargs)
+
+    async def step(self, action):
+        assert (self.name.get(), asyncio.current_task()) == (self.tag, self.task)
+        if action == 2:
+            asyncio.get_running_loop().call_soon(self.task.cancel)
+        elif action == 3:
+            await asyncio.sleep(0)
+        return await super().step(action)
+
+    async def close(self):
+        self.closed.append((self.name.get(), asyncio.current_task() is self.task))
+
+
+def test_reset_step_and_close_are_in_one_task():
+    """So a time-out of the reset reaches the steps, also one that is over between two steps."""
+    OneTaskEnv.closed.clear()
+    with ThreadVectorEnv([functools.partial(OneTaskEnv, tag, 100) for tag in range(2)]) as pool:
+        pool.reset()
+        assert pool.step([0, 2])[0][:, 2].tolist() == [1, 1]
+        with pytest.raises(concurrent.futures.CancelledError, match="env 1: step raised") as caught:
+            pool.step([0, 3])
+        assert caught.value.env_ids == (1,)
+        pool.reset()
+        assert pool.step([3, 3])[0][:, 2].tolist() == [1, 1]
+    assert sorted(OneTaskEnv.closed) == [(0, True), (1, True)]
+
+
+class BlockingEnv(HangingEnv):
+    gate = threading.Event()
+
+    async def step(self, action):
+        if action == 2:
+            self.gate.wait()
+        return await super().step(action)
+
+
+def test_a_timeout_names_the_env_that_blocks_the_event_loop():
+    BlockingEnv.gate.clear()
+    with ThreadVectorEnv([functools.partial(BlockingEnv, tag) for tag in range(2)]) as pool:
+        pool.reset()
+    pool = ThreadVectorEnv([BlockingEnv, BlockingEnv], step_timeout=0.3)
+    pool.reset()
+    text = r"env 0: did not .*; the event loop runs env 1 \(test_coroutines.py:\d+\)"
+    with pytest.raises(EnvTimeoutError, match=text):
+        pool.step([1, 2])
+    BlockingEnv.gate.set()
+    pool.close()
+    assert wait_until(lambda: not alive())
+
+
+def test_timeouts_of_a_moment_abandon_nothing():
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            for k in range(100):
+                with contextlib.suppress(EnvTimeoutError):
+                    async with sessions.open() as env:
+                        await env.step(1, timeout=k % 4 / 1000 or 1e-9)
+
+    made = []
+    with ThreadVectorEnv([lambda: made.append(0) or HangingEnv(0, 100)]) as pool:
+        asyncio.run(run(pool))
+        assert (len(made), len(alive())) == (1, 1)
+
+
+def test_an_env_is_recreated_beside_the_event_loop():
+    """Its env_fn may block; the env must belong into the loop, as the one before."""
+    begun, gate = threading.Event(), threading.Event()
+
+    def make():
+        begun.set()
+        gate.wait()
+        return HangingEnv(7)
+
+    with ThreadVectorEnv([HangingEnv, HangingEnv], wait_num=1) as pool:
+        pool.reset()
+        opener = threading.Thread(target=lambda: begun.wait() and gate.set())
+        opener.start()
+        pool.restart([0], env_fns=[make])
+        opener.join()
+        assert pool.reset([0])[0].tolist() == [[7, 0, 0]]
+        with pytest.raises(EnvError, match="no coroutine functions"):
+            pool.restart([1], env_fns=[envs.CountEnv])
+
+
+PROGRAM = """
+import asyncio
+import logging
+import gymnasium as gym
+from envpool_py import EnvTimeoutError, ThreadVectorEnv
+
+class Env(gym.Env):
+    observation_space = action_space = gym.spaces.Discrete(2)
+    async def reset(self, *, seed=None, options=None):
+        return 0, {}
+    async def step(self, action):
+        await asyncio.sleep(60 * action)
+        return 0, 0.0, False, False, {}
+
+async def main(pool):
+    async with pool.sessions() as sessions:
+        for timeout in [1e-9, 0.001] * 20:
+            try:
+                async with sessions.open() as env:
+                    await env.step(0)
+                    await env.step(1, timeout=timeout)
+            except EnvTimeoutError:
+                pass
+
+logging.getLogger("asyncio").setLevel("ERROR")  # its warnings are of callbacks that take long
+with ThreadVectorEnv([Env] * 8) as pool:
+    asyncio.run(main(pool))
+    pool.reset()
+    pool.send([0, 1] * 4)
+    pool.cancel()
+    pool.reset()
+    pool.send([1] * 8)
+"""
+
+
+def test_python_in_development_mode_has_no_warning():
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
