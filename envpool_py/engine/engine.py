@@ -41,7 +41,7 @@ from envpool_py.env.common_spec import common_spec
 from envpool_py.env.request import Request
 from envpool_py.env.validation import warn_of_rows
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError
+from envpool_py.errors import EnvError, combine
 from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
 from envpool_py.worker.host_group import HostGroup
@@ -182,13 +182,19 @@ class Engine:
                 return batch
 
     def deliver(
-        self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True
+        self,
+        envs: Selection,
+        infos: spaces.Array | None = None,
+        *,
+        resets: bool = True,
+        apart: dict[int, EnvError] | None = None,
     ) -> StepResult | None:
         """Make a batch of the results of these envs, which have all arrived; see ``fetch``.
 
         None if recovery handles an env that failed: its result is still to come. If this raises,
         all results are kept, except after an interrupt of the last lines, from where on they count
-        as returned: it cancels them.
+        as returned: it cancels them. With ``apart`` errors are put there and not raised; the batch,
+        of ``batch_ids``, has the other rows.
         """
         flight, ids = self.flight, envs.ids
         if flight.closed:
@@ -202,8 +208,15 @@ class Engine:
             good = (i for i in ids.tolist() if i not in errors)  # seldom needed
             errors |= self.batches.wrong_rewards(good, beside)
             if errors:
-                self.recovery.take(errors, ids)
-                return None
+                left = np.array([i for i in ids.tolist() if i not in errors], np.intp)
+                raised = self.recovery.take(errors, ids if apart is None else np.array([*errors]))
+                if apart is not None:
+                    apart |= raised
+                elif raised:
+                    raise combine([raised[i] for i in sorted(raised)])
+                if apart is None or not len(left):
+                    return None
+                return self.deliver(Selection(left), resets=resets, apart=apart)
             if beside:
                 warn_of_rows(beside, self.warned)
         parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)

@@ -99,6 +99,10 @@ class Recreation:
             error.message = policy.raised_message(self._options, failures, error.message)
         return None
 
+    def backoff(self, failures: int) -> float:
+        """Return the seconds for which no session gets an env whose resets have failed so often."""
+        return policy.backoff(self._options, failures - 1) if self.any_works() else 0.0
+
     def death_of(self, i: int) -> EnvError:
         """Return a new error that says how the process of env ``i`` ended."""
         error = self._hosts.remote(i).death_of(i)
@@ -113,7 +117,11 @@ class Recreation:
         """
         others = (j for j, failures in enumerate(self.failures) if j != i and not failures)
         begun = (j for j in others if self._states.state[j] == RESETTING)
-        return any(self._flight.block.positions) or any(self.lost(j) is None for j in begun)
+        return self.any_works() or any(self.lost(j) is None for j in begun)
+
+    def any_works(self) -> bool:
+        """Whether any env has ever completed a reset; else the code may be wrong."""
+        return any(number > 1 for number in self._flight.block.positions)  # 1: of a ``lost_step``
 
     def run(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
