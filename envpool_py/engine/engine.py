@@ -208,15 +208,7 @@ class Engine:
             good = (i for i in ids.tolist() if i not in errors)  # seldom needed
             errors |= self.batches.wrong_rewards(good, beside)
             if errors:
-                left = np.array([i for i in ids.tolist() if i not in errors], np.intp)
-                raised = self.recovery.take(errors, ids if apart is None else np.array([*errors]))
-                if apart is not None:
-                    apart |= raised
-                elif raised:
-                    raise combine([raised[i] for i in sorted(raised)])
-                if apart is None or not len(left):
-                    return None
-                return self.deliver(Selection(left), resets=resets, apart=apart)
+                return self._deliver_others(ids, errors, apart, resets=resets)
             if beside:
                 warn_of_rows(beside, self.warned)
         parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)
@@ -245,6 +237,24 @@ class Engine:
             self._end_failed_call(ids, error, sent=True)
             raise
         return obs, reward, terminated, truncated, infos
+
+    def _deliver_others(
+        self,
+        ids: IdArray,
+        errors: dict[int, EnvError],
+        apart: dict[int, EnvError] | None,
+        *,
+        resets: bool,
+    ) -> StepResult | None:
+        """Let recovery handle these errors of a batch; with ``apart`` deliver its other rows."""
+        raised = self.recovery.take(errors, ids if apart is None else np.array([*errors]))
+        if apart is not None:
+            apart |= raised
+            good = np.array([i for i in ids.tolist() if i not in errors], np.intp)
+            return self.deliver(Selection(good), resets=resets, apart=apart) if len(good) else None
+        if raised:
+            raise combine([raised[i] for i in sorted(raised)])
+        return None
 
     def _end_failed_call(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
         """After a call for these envs has raised, cancel it if it was interrupted.

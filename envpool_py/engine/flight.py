@@ -198,7 +198,8 @@ class Flight:
                         return ids
                 if self.polls_since and self.awaiting:
                     found, seconds = self.poll(missing, wanted)
-                    raise NotYet(0.0 if found else seconds if left is None else min(seconds, left))
+                    seconds = min(seconds, 1.0 if left is None else left)
+                    raise NotYet(0.0 if found else seconds)  # noqa: TRY301 - the end of this wait
                 self.advance(missing, left, wanted)
         except NotYet:
             raise
