@@ -120,6 +120,8 @@ class EngineForSessions:
             return None
         if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
             env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
+            if fact and env and (running := abs(env) - 1) != i:
+                fact += f": the same process steps env {running}"
             is_idle = not env or coroutine_envs.waits(thread)
             spare = isinstance(host, ThreadHost) and not kill and is_idle
             if spare and fact:  # ``flight.cancel`` cancels a coroutine, but no other code
