@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
 from envpool_py.worker.host_group import HostGroup
 
+Errors: TypeAlias = dict[int, EnvError]
 _NO_MARK = bytes(1)
 
 
@@ -187,7 +188,7 @@ class Engine:
         infos: spaces.Array | None = None,
         *,
         resets: bool = True,
-        apart: dict[int, EnvError] | None = None,
+        apart: Errors | None = None,
     ) -> StepResult | None:
         """Make a batch of the results of these envs, which have all arrived; see ``fetch``.
 
@@ -208,7 +209,7 @@ class Engine:
             good = (i for i in ids.tolist() if i not in errors)  # seldom needed
             errors |= self.batches.wrong_rewards(good, beside)
             if errors:
-                return self._deliver_others(ids, errors, apart, resets=resets)
+                return self._deliver_others(ids, errors, apart)
             if beside:
                 warn_of_rows(beside, self.warned)
         parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)
@@ -239,19 +240,14 @@ class Engine:
         return obs, reward, terminated, truncated, infos
 
     def _deliver_others(
-        self,
-        ids: IdArray,
-        errors: dict[int, EnvError],
-        apart: dict[int, EnvError] | None,
-        *,
-        resets: bool,
+        self, ids: IdArray, errors: Errors, apart: Errors | None
     ) -> StepResult | None:
         """Let recovery handle these errors of a batch; with ``apart`` deliver its other rows."""
         raised = self.recovery.take(errors, ids if apart is None else np.array([*errors]))
         if apart is not None:
             apart |= raised
             good = np.array([i for i in ids.tolist() if i not in errors], np.intp)
-            return self.deliver(Selection(good), resets=resets, apart=apart) if len(good) else None
+            return self.deliver(Selection(good), resets=False, apart=apart) if len(good) else None
         if raised:
             raise combine([raised[i] for i in sorted(raised)])
         return None

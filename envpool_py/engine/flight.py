@@ -197,8 +197,7 @@ class Flight:
                     if not missing:
                         return ids
                 if self.polls_since and self.awaiting:
-                    found, seconds = self.poll(missing, wanted)
-                    seconds = min(seconds, 1.0 if left is None else left)
+                    found, seconds = self.poll(missing, 1.0 if left is None else left, wanted)
                     raise NotYet(0.0 if found else seconds)  # noqa: TRY301 - the end of this wait
                 self.advance(missing, left, wanted)
         except NotYet:
@@ -243,14 +242,16 @@ class Flight:
         if time.monotonic() > self._next_look:
             self._look()
 
-    def poll(self, missing: int = 1, wanted: set[int] | None = None) -> tuple[bool, float]:
+    def poll(
+        self, missing: int = 1, longest: float = 1.0, wanted: set[int] | None = None
+    ) -> tuple[bool, float]:
         """Do what ``advance`` does without waiting.
 
-        Return whether results have arrived, and the seconds until the next poll, at most one.
+        Return whether results have arrived, and the seconds until the next poll: ``longest``, or 1.
         """
         before = b"".join(self.arrivals.chunks)
         self.advance(missing, 0.0, wanted)
-        left = self.recovery.run(1.0)
+        left = self.recovery.run(min(longest, 1.0))
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.timeout(left)
         return b"".join(self.arrivals.chunks) != before, 1.0 if left is None else left

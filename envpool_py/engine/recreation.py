@@ -99,10 +99,6 @@ class Recreation:
             error.message = policy.raised_message(self._options, failures, error.message)
         return None
 
-    def backoff(self, failures: int) -> float:
-        """Return the seconds for which no session gets an env whose resets have failed so often."""
-        return policy.backoff(self._options, failures - 1) if self.any_works() else 0.0
-
     def death_of(self, i: int) -> EnvError:
         """Return a new error that says how the process of env ``i`` ended."""
         error = self._hosts.remote(i).death_of(i)

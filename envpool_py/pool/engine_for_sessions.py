@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 
+from envpool_py.engine import policy
 from envpool_py.engine.flight import NotYet
 from envpool_py.engine.states import DEAD, RESETTING, STEPPING
 from envpool_py.env import coroutine_envs, spaces
 from envpool_py.env.block import StepResult
-from envpool_py.env_ids import Ids, Selection, resolve
+from envpool_py.env_ids import Selection
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.pool import arguments, call_guard, recv_async
 from envpool_py.threads.thread_host import ThreadHost
@@ -62,9 +63,6 @@ class EngineForSessions:
     def listening(self, loop: Any, look: Callable[[], object]) -> AbstractContextManager[float]:
         return recv_async.listening(self._engine.hosts, loop, look)
 
-    def ids(self, env_ids: Ids) -> list[int]:
-        return [int(i) for i in resolve(env_ids, self.num_envs)]
-
     def begin(self) -> None:
         self._pool._assert_open()  # noqa: SLF001
         if self._flight.states.num_in_flight:
@@ -95,7 +93,8 @@ class EngineForSessions:
         return not is_lost
 
     def backoff(self, failures: int) -> float:
-        return float(self._recovery.recreation.backoff(failures))
+        works = self._recovery.recreation.any_works()
+        return policy.backoff(self._engine.options.recovery, failures - 1) if works else 0.0
 
     def check(self, i: int) -> None:
         self._pool._assert_open()  # noqa: SLF001

@@ -20,6 +20,7 @@ from collections.abc import (
     Iterable,
 )
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import count
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -28,7 +29,7 @@ from typing_extensions import Self
 
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
-from envpool_py.env_ids import Ids
+from envpool_py.env_ids import Ids, resolve
 from envpool_py.errors import EnvError
 from envpool_py.options import NUMBER, check_number, check_timeout
 from envpool_py.sessions.outcomes import Outcome, Outcomes, T, V
@@ -37,6 +38,8 @@ from envpool_py.worker import supervisor
 #: (observation, reward, terminated, truncated, info)
 Row: TypeAlias = "tuple[Any, Any, bool, bool, dict[str, Any]]"
 Errors: TypeAlias = dict[int, EnvError]
+Conversation: TypeAlias = Callable[[T], Awaitable[V]]
+Tasks: TypeAlias = Iterable[T] | AsyncIterable[T]
 
 
 class Calls(Protocol):
@@ -52,7 +55,6 @@ class Calls(Protocol):
     num_envs: int
     steps_here: bool
 
-    def ids(self, env_ids: Ids) -> list[int]: ...
     def listening(self, loop: Any, look: Any) -> AbstractContextManager[float]: ...
     def begin(self) -> None: ...
     def end(self, ids: Collection[int]) -> None: ...
@@ -82,16 +84,9 @@ class Session:
     done = _entered = _holds = False
     episode_return: Any = 0.0
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        ids: list[int] | None,
-        wait: float | None,
-        timeout: float | None,
-        **reset: Any,
-    ) -> None:
-        self._sessions, self._taking, self._timeout = sessions, (ids, wait), timeout
-        self._reset, self._refusal = reset, "use it in `async with`, or await it"
+    def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
+        self._sessions, self._take, self._timeout, self._reset = sessions, take, timeout, reset
+        self._refusal = "use it in `async with`, or await it"
 
     def __await__(self) -> Generator[Any, Any, Self]:
         return self.__aenter__().__await__()
@@ -100,7 +95,7 @@ class Session:
         if self._entered:
             raise RuntimeError("session: it was opened before; open another session")
         self._entered = True
-        self.env_id = await self._sessions.take(*self._taking)
+        self.env_id = await self._take()
         try:
             self._sessions.send(self.env_id, "reset", self._timeout, self._reset)
             row = await self._sessions.result(self.env_id)
@@ -121,7 +116,8 @@ class Session:
             self._sessions.put_back(self.env_id)
 
     def __del__(self) -> None:
-        if self._holds and self._sessions.are_open:  # maybe in another thread: it cannot be closed
+        # Maybe in another thread: it cannot be closed.
+        if self._holds and self._sessions._error is None:  # noqa: SLF001 - of this module
             text = f"session: env {self.env_id} stays taken; call close(), or use `async with`"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
@@ -187,11 +183,6 @@ class Sessions:
         self._receiver.cancel()
         await asyncio.wait([self._receiver])
 
-    @property
-    def are_open(self) -> bool:
-        """Whether envs can be taken and stepped."""
-        return self._error is None
-
     def open(
         self,
         *,
@@ -220,15 +211,13 @@ class Sessions:
             check_number("wait must be seconds or None", wait, NUMBER)
             if not wait >= 0:
                 raise ValueError(f"wait must be 0 or more, got {wait}")
-        ids = None if env_ids is None else self._calls.ids(env_ids)
+        ids = None if env_ids is None else resolve(env_ids, self._calls.num_envs).tolist()
         if ids == []:
             raise ValueError("env_ids is empty; a session takes one of them")
-        return Session(self, ids, wait, timeout, seed=seed, options=options)
+        return Session(self, partial(self.take, ids, wait), timeout, seed=seed, options=options)
 
     async def stream(
-        self,
-        conversation: Callable[[T], Awaitable[V]],
-        tasks: Iterable[T] | AsyncIterable[T],
+        self, conversation: Conversation[T, V], tasks: Tasks[T]
     ) -> AsyncGenerator[Outcome[T, V], None]:
         """Yield the outcome of ``conversation(task)`` for each task, as soon as it has ended.
 
@@ -246,8 +235,8 @@ class Sessions:
 
     async def map(
         self,
-        conversation: Callable[[T], Awaitable[V]],
-        tasks: Iterable[T] | AsyncIterable[T],
+        conversation: Conversation[T, V],
+        tasks: Tasks[T],
         *,
         on_failure: Literal["raise", "record"] = "raise",
     ) -> Outcomes[T, V]:
@@ -277,9 +266,7 @@ class Sessions:
         return Outcomes(found[k] for k in sorted(found))
 
     async def _outcomes(
-        self,
-        conversation: Callable[[T], Awaitable[V]],
-        tasks: Iterable[T] | AsyncIterable[T],
+        self, conversation: Conversation[T, V], tasks: Tasks[T]
     ) -> AsyncGenerator[tuple[int, Outcome[T, V]], None]:
         """Yield the outcomes as they end, each with the number of its task."""
         running: dict[asyncio.Task[V], tuple[int, T]] = {}
@@ -289,21 +276,20 @@ class Sessions:
         async def converse(task: T) -> V:
             return await conversation(task)  # here, because a plain function raises at once
 
-        def begin(task: T) -> None:
+        async def begin(task: T) -> None:
             each = self._loop.create_task(converse(task))
             running[each] = next(numbers), task
             each.add_done_callback(ended.put_nowait)
+            await room.acquire()  # before the next task is taken
 
         async def begin_all() -> None:
             await room.acquire()
             if isinstance(tasks, AsyncIterable):
                 async for task in tasks:
-                    begin(task)
-                    await room.acquire()
+                    await begin(task)
             else:
                 for task in tasks:
-                    begin(task)
-                    await room.acquire()
+                    await begin(task)
 
         beginner = self._loop.create_task(begin_all())
         beginner.add_done_callback(ended.put_nowait)
@@ -329,8 +315,13 @@ class Sessions:
         waiter: asyncio.Future[int] = self._loop.create_future()
         self._waiters[waiter] = ids
         self._distribute()
-        timer = None if wait is None else self._loop.call_later(wait, self._refuse, waiter, wait)
         try:
+            if wait is not None:
+                await asyncio.wait([waiter], timeout=wait)
+                if not waiter.done():
+                    count = len(ids or self.failures)
+                    text = f"none of {count} envs was free within wait={wait} seconds"
+                    raise TimeoutError(text)
             return await waiter
         except asyncio.CancelledError:  # maybe in the turn in which it got an env
             if waiter.done() and not waiter.cancelled() and not waiter.exception():
@@ -338,14 +329,6 @@ class Sessions:
             raise
         finally:
             self._waiters.pop(waiter, None)
-            if timer is not None:
-                timer.cancel()
-
-    def _refuse(self, waiter: asyncio.Future[int], wait: float) -> None:
-        if not waiter.done():
-            ids = self._waiters[waiter]
-            text = f"none of {len(ids or self.failures)} envs was free within wait={wait} seconds"
-            waiter.set_exception(TimeoutError(text))
 
     def put_back(self, i: int, *, has_failed: bool = False) -> None:
         """Let another session have env ``i`` as soon as it can be reset, and has rested."""
@@ -423,18 +406,14 @@ class Sessions:
             self._end(error)
         finally:
             self._end(ClosedEnvironmentError("the event loop of the sessions has ended"))
-            if self._timer is not None:
-                self._timer.cancel()
 
     def _poll(self) -> None:
         """Deliver what has arrived: in a callback, because a task would take one turn more."""
-        if self._error is None:
-            try:
-                seconds = self._handle_results()
-            except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
-                self._end(error)
-            else:
-                self._poll_at(self._loop.time() + min(seconds, self._longest))
+        try:
+            if self._error is None:
+                self._poll_at(min(self._handle_results(), self._longest) + self._loop.time())
+        except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
+            self._end(error)
 
     def _poll_at(self, when: float) -> None:
         """Poll at this time at the latest; a timer that is earlier stays."""
