@@ -4,6 +4,7 @@
 from envpool_py.collector import AsyncCollector as AsyncCollector
 from envpool_py.collector import Rollout as Rollout
 from envpool_py.collector import evaluate as evaluate
+from envpool_py.env.async_env import AsyncEnv as AsyncEnv
 from envpool_py.errors import EnvError as EnvError
 from envpool_py.errors import EnvTimeoutError as EnvTimeoutError
 from envpool_py.errors import ReplayError as ReplayError

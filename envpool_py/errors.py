@@ -73,8 +73,8 @@ class EnvError(Exception):
         return make_error, arguments, vars(self)
 
 
-class EnvTimeoutError(EnvError):
-    """A request to an env took longer than the pool's ``step_timeout``.
+class EnvTimeoutError(EnvError, TimeoutError):
+    """A request took longer than ``step_timeout``, or the timeout of a session; a TimeoutError.
 
     The stuck process was killed; ``details`` has the frames of the env. Later requests to the envs
     of that process raise ``WorkerDiedError``.

@@ -25,7 +25,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,12 +42,13 @@ from envpool_py.env.common_spec import common_spec
 from envpool_py.env.request import Request
 from envpool_py.env.validation import warn_of_rows
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError
+from envpool_py.errors import EnvError, combine
 from envpool_py.interrupts import is_interrupt
 from envpool_py.options import AllOptions
 from envpool_py.record.record_writer import RecordWriter
 from envpool_py.worker.host_group import HostGroup
 
+Errors: TypeAlias = dict[int, EnvError]
 _NO_MARK = bytes(1)
 
 
@@ -188,13 +189,19 @@ class Engine:
                 return batch
 
     def deliver(
-        self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True
+        self,
+        envs: Selection,
+        infos: spaces.Array | None = None,
+        *,
+        resets: bool = True,
+        apart: Errors | None = None,
     ) -> StepResult | None:
         """Make a batch of the results of these envs, which have all arrived; see ``fetch``.
 
         None if recovery handles an env that failed: its result is still to come. If this raises,
         all results are kept, except after an interrupt of the last lines, from where on they count
-        as returned: it cancels them.
+        as returned: it cancels them. With ``apart`` errors are put there and not raised; the batch,
+        of ``batch_ids``, has the other rows.
         """
         flight, ids = self.flight, envs.ids
         if flight.closed:
@@ -208,8 +215,7 @@ class Engine:
             good = (i for i in ids.tolist() if i not in errors)  # seldom needed
             errors |= self.batches.wrong_rewards(good, beside)
             if errors:
-                self.recovery.take(errors, ids)
-                return None
+                return self._deliver_others(ids, errors, apart)
             if beside:
                 warn_of_rows(beside, self.warned)
         parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)
@@ -240,6 +246,19 @@ class Engine:
             raise
         flight.unsettled = outer
         return obs, reward, terminated, truncated, infos
+
+    def _deliver_others(
+        self, ids: IdArray, errors: Errors, apart: Errors | None
+    ) -> StepResult | None:
+        """Let recovery handle these errors of a batch; with ``apart`` deliver its other rows."""
+        raised = self.recovery.take(errors, ids if apart is None else np.array([*errors]))
+        if apart is not None:
+            apart |= raised
+            good = np.array([i for i in ids.tolist() if i not in errors], np.intp)
+            return self.deliver(Selection(good), resets=False, apart=apart) if len(good) else None
+        if raised:
+            raise combine([raised[i] for i in sorted(raised)])
+        return None
 
     def _end_failed_call(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
         """After a call for these envs has raised, cancel it if it was interrupted.

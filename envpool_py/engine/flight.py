@@ -82,7 +82,9 @@ class Recovering(Protocol):
     @property
     def failed(self) -> Mapping[int, object]: ...
 
-    def take(self, errors: Mapping[int, EnvError], batch: IdArray | None = None) -> None: ...
+    def take(
+        self, errors: Mapping[int, EnvError], batch: IdArray | None = None
+    ) -> dict[int, EnvError]: ...
 
     def lost(self, i: int) -> EnvError | None: ...
 
@@ -203,8 +205,10 @@ class Flight:
                     missing = len(wanted.difference(ids.tolist()))
                     if not missing:
                         return ids
-                polls = self.polls_since and self.awaiting
-                (self._poll if polls else self.advance)(missing, left, wanted)
+                if self.polls_since and self.awaiting:
+                    found, seconds = self.poll(missing, 1.0 if left is None else left, wanted)
+                    raise NotYet(0.0 if found else seconds)  # noqa: TRY301 - the end of this wait
+                self.advance(missing, left, wanted)
         except NotYet:
             raise
         except BaseException:
@@ -251,15 +255,19 @@ class Flight:
         if time.monotonic() > self._next_look:
             self._look()
 
-    def _poll(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
-        """Do what ``advance`` does without waiting, then raise NotYet."""
+    def poll(
+        self, missing: int = 1, longest: float = 1.0, wanted: set[int] | None = None
+    ) -> tuple[bool, float]:
+        """Do what ``advance`` does without waiting.
+
+        Return whether results have arrived, and the seconds until the next poll: ``longest``, or 1.
+        """
         before = b"".join(self.arrivals.chunks)
         self.advance(missing, 0.0, wanted)
-        left = self.recovery.run(left)
-        if self.hosts.supervisor is not None:
+        left = self.recovery.run(min(longest, 1.0))
+        if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.timeout(left)
-        found = b"".join(self.arrivals.chunks) != before
-        raise NotYet(0.0 if found else 1.0 if left is None else min(left, 1.0))
+        return b"".join(self.arrivals.chunks) != before, 1.0 if left is None else left
 
     def _look(self) -> None:
         """Log the envs in worker processes that have no answer for long, each once.

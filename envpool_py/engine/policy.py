@@ -17,6 +17,11 @@ def delay(options: RecoveryOptions, failures: int, *, works: bool) -> float | No
     limit = options.max_restarts
     if options.on_error != "restart" or not works or (limit is not None and failures >= limit):
         return None
+    return backoff(options, failures)
+
+
+def backoff(options: RecoveryOptions, failures: int) -> float:
+    """Return the seconds that an env waits after a failure that follows so many others."""
     if not failures:
         return 0.0
     return min(options.restart_backoff * 2.0 ** min(failures - 1, 60), LONGEST_BACKOFF)

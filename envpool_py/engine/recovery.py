@@ -33,7 +33,7 @@ from envpool_py.engine.states import RAISED, RESETTING, RESTARTED, STEPPING
 from envpool_py.env.executor import RecycleDue
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
-from envpool_py.errors import EnvError, combine
+from envpool_py.errors import EnvError
 from envpool_py.options import NEXT_STEP, AllOptions
 from envpool_py.worker.host import Life, RemoteHost
 
@@ -64,13 +64,16 @@ class Recovery:
 
     # ------------------------------------------------------------------- an error, and its request
 
-    def take(self, errors: Mapping[int, EnvError], batch: IdArray | None = None) -> None:
+    def take(
+        self, errors: Mapping[int, EnvError], batch: IdArray | None = None
+    ) -> dict[int, EnvError]:
         """Decide what becomes of these errors: the env is recreated, or the error is raised.
 
         ``batch``: the envs whose rows are about to be returned, with these errors in place of rows.
-        Those that are to be raised are raised here; the other rows are then unread. Without a batch
-        the processes of the envs have ended, or are being killed: an error is raised later, by the
-        row in flight, or by the next request. It may then be called any number of times.
+        Those that are to be raised now are returned; if any, the other rows are then unread.
+        Without a batch the processes of the envs have ended, or are being killed: an error is
+        raised later, by the row in flight, or by the next request. It may then be called any number
+        of times.
         """
         flight, states = self._flight, self._states
         raised: dict[int, EnvError] = {}
@@ -87,7 +90,7 @@ class Recovery:
                 if batch is None and self._hosts.of(i).life is Life.ENDED and i in raised:
                     states.mark_dead(i)
             if batch is None or not raised:
-                return
+                return {}
             raised |= self._end_first_resets()
             if flight.recorder is not None:
                 flight.recorder.failed(raised, raised=True)
@@ -95,7 +98,7 @@ class Recovery:
                 flight.drop_result(i)
             states.mark_returned(Selection(np.array(list(raised), dtype=np.intp)), RAISED)
             states.unread.update(i for i in batch.tolist() if i not in {**errors, **raised})
-        raise combine([raised[i] for i in sorted(raised)])
+        return raised
 
     def _fails_request(self, i: int, error: EnvError) -> bool:
         """Whether env ``i`` is in flight and this error of its process is the result."""
@@ -141,8 +144,9 @@ class Recovery:
         """Try none of the first resets again if no env works; return the errors of those in flight.
 
         For when an error is raised: the others have failed likewise, and wait to be tried again.
+        Not in sessions, where each has its own error, and none is tried again.
         """
-        if any(self._flight.block.positions):
+        if self._in_sessions or self.recreation.any_works():
             return {}
         found = {i: each.errors[-1] for i, each in self.failed.items() if each.request is not None}
         self._hosts.cancel(set(found))

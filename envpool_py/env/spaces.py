@@ -317,6 +317,8 @@ def list_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any]:
     For layouts that are not fixed, and for batches in which an action is None. Fixed leaves are
     checked, with the errors of ``batch_actions``.
     """
+    if is_leaf(layout) and layout.dtype is None:  # such as text: nothing to check
+        return list(_checked(actions, len(ids)))
     columns, rows = _columns(layout, actions, ids), actions
     if columns is not None and not is_leaf(layout):
         rows = [join(layout, [column[k] for column in columns]) for k in range(len(ids))]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 
+from envpool_py.engine import policy
 from envpool_py.engine.flight import NotYet
 from envpool_py.engine.states import DEAD, RESETTING, STEPPING
-from envpool_py.env.block import BESIDE, StepResult
+from envpool_py.env import spaces
+from envpool_py.env.block import StepResult
 from envpool_py.env_ids import Selection
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.pool import arguments, call_guard, recv_async
@@ -40,10 +42,6 @@ def sessions(self: Any) -> Sessions:
     return Sessions(EngineForSessions(self))
 
 
-def _one(i: int) -> Selection:
-    return Selection(np.array([i]))
-
-
 class EngineForSessions:
     """Requests to single envs, and their results; see ``sessions.Calls``.
 
@@ -56,10 +54,13 @@ class EngineForSessions:
     def __init__(self, pool: Any) -> None:
         self._pool, self._engine, self.num_envs = pool, pool.engine, pool.env_num
         self._recovery, self._flight = pool.engine.recovery, pool.engine.flight
+        self._ones = [Selection(np.array([i])) for i in range(pool.env_num)]
         self.steps_here = bool(pool.engine.hosts.local)
+        action = pool.engine.block.spec.action
+        self._takes_arrays = spaces.is_leaf(action) and action.dtype is not None
 
-    def listening(self, loop: Any, event: Any) -> AbstractContextManager[float]:
-        return recv_async.listening(self._engine.hosts, loop, event)
+    def listening(self, loop: Any, look: Callable[[], object]) -> AbstractContextManager[float]:
+        return recv_async.listening(self._engine.hosts, loop, look)
 
     def begin(self) -> None:
         self._pool._assert_open()  # noqa: SLF001
@@ -90,18 +91,25 @@ class EngineForSessions:
             self._recovery.renew(i)
         return not is_lost
 
+    def backoff(self, failures: int) -> float:
+        works = self._recovery.recreation.any_works()
+        return policy.backoff(self._engine.options.recovery, failures - 1) if works else 0.0
+
     def check(self, i: int) -> None:
         self._pool._assert_open()  # noqa: SLF001
         if (error := self._recovery.error_of(i)) is not None:
             raise error.with_traceback(None)
 
     def send_step(self, i: int, action: Any) -> None:
-        self._engine.send_steps(_one(i), [action])
+        # An array is written into the block in a third of the time.
+        is_array = self._takes_arrays and isinstance(action, (int, np.ndarray, np.generic))
+        actions = np.asarray(action)[None] if is_array else [action]
+        self._engine.send_steps(self._ones[i], actions)
 
     def send_reset(self, i: int, **given: Any) -> None:
         lists = {name: None if value is None else [value] for name, value in given.items()}
         requests = arguments.reset_requests([i], kwargs={}, **lists)
-        self._engine.send_resets(_one(i), requests)
+        self._engine.send_resets(self._ones[i], requests)
 
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None:
         host, spare = self._engine.hosts.of(i), True
@@ -110,6 +118,8 @@ class EngineForSessions:
             return None
         if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
             env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
+            if fact and env and (running := abs(env) - 1) != i:
+                fact += f": the same process steps env {running}"
             spare = False
             if isinstance(host, ThreadHost) and not kill and (not env or host.runner is not None):
                 spare = True
@@ -126,25 +136,22 @@ class EngineForSessions:
         self._recovery.stop(i, error, is_lost=not spare)
         return error
 
-    def poll(self, task: Any) -> tuple[float, list[tuple[list[int], StepResult]], Errors, Errors]:
+    def poll(self, task: Any) -> tuple[float, list[int], StepResult | None, Errors, Errors]:
         self._pool._assert_open()  # noqa: SLF001
-        engine, flight, seconds = self._engine, self._flight, 0.0
-        rows: list[tuple[list[int], StepResult]] = []
+        engine, flight = self._engine, self._flight
+        batch: StepResult | None = None
         errors: Errors = {}
         flight.awaiting, flight.polls_since, self.frame = task, time.monotonic(), sys._getframe()  # noqa: SLF001
         try:
-            ids = flight.wait(1, None, None)
-            alone = engine.block.mark[ids] & BESIDE > 0  # maybe errors: a batch combines them
-            for part in [ids[~alone], *ids[alone].reshape(-1, 1)]:
-                try:
-                    fresh = len(part) and part[0] not in errors
-                    if fresh and (batch := engine.deliver(Selection(part), resets=False)):
-                        rows.append((part.tolist(), batch))
-                except EnvError as error:
-                    ended = ~flight.states.in_flight()
-                    errors |= {j: error for j in error.env_ids if ended[j]}
-        except NotYet as not_yet:
+            found, seconds = flight.poll()
+            if found and self.steps_here:
+                seconds = 0.0
+            if flight.arrivals.chunks:
+                ids = flight.wait(1, None, None)
+                batch = engine.deliver(Selection(ids), resets=False, apart=errors)
+        except NotYet as not_yet:  # all results were those of cancelled requests
             seconds = not_yet.seconds
         finally:
             flight.awaiting = flight.polls_since = self.frame = None
-        return seconds, rows, errors, self._recovery.errors()
+        ids = [] if batch is None else engine.batch_ids.tolist()
+        return seconds, ids, batch, errors, self._recovery.errors()

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.error import AlreadyPendingCallError
@@ -48,7 +47,7 @@ async def recv_async(self: Any) -> StepResult:
     begun: float | None = None
     flight.awaiting = task
     try:
-        with listening(flight.hosts, loop, event) as longest:
+        with listening(flight.hosts, loop, event.set) as longest:
             await asyncio.sleep(0)  # even if a batch is there: other coroutines must run
             while True:
                 event.clear()
@@ -72,17 +71,27 @@ async def recv_async(self: Any) -> StepResult:
 
 @contextlib.contextmanager
 def listening(
-    hosts: HostGroup, loop: asyncio.AbstractEventLoop, event: asyncio.Event
+    hosts: HostGroup, loop: asyncio.AbstractEventLoop, look: Callable[[], object]
 ) -> Iterator[float]:
-    """Set ``event`` when results arrive or the pool is closed; the value: how often to look."""
+    """Call ``look`` when results arrive or the pool is closed; the value: how often it looks."""
     if hosts.supervisor is None:
         yield _LOOK_EVERY
         return
-    poller = hosts.supervisor.poller
-    poller.listener = partial(loop.call_soon_threadsafe, event.set)
+    poller, called = hosts.supervisor.poller, list[None]()
+
+    def answer() -> None:
+        called.clear()  # first: a result that arrives from now on calls again
+        look()
+
+    def ring() -> None:
+        if not called:  # one call of the loop for all results that arrive before it
+            called.append(None)
+            loop.call_soon_threadsafe(answer)
+
+    poller.listener = ring
     fd = poller.duplicate()
     if fd >= 0:
-        loop.add_reader(fd, event.set)
+        loop.add_reader(fd, look)
     try:
         yield 1.0 if (poller.rings or fd >= 0) and not hosts.local else _LOOK_EVERY
     finally:

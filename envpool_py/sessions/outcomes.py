@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import NamedTuple  # generic before Python 3.11
 
 from envpool_py.errors import EnvError
 
+T = TypeVar("T")
+V = TypeVar("V")
 
-class Outcome(NamedTuple):
+
+class Outcome(NamedTuple, Generic[T, V]):
     """The outcome of one task: the value of its conversation, or its error."""
 
-    task: Any
-    value: Any = None
+    task: T
+    value: V | None = None
     error: BaseException | None = None
 
 
-class Outcomes(list[Outcome]):
+class Outcomes(list[Outcome[T, V]]):
     """The outcomes of tasks, in the order of the tasks."""
 
     @property

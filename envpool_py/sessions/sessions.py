@@ -1,7 +1,7 @@
 """``Sessions``: distribute the envs of a pool over coroutines.
 
-One task, the receiver, waits for results as ``pool.recv_async`` does, and sets the futures that
-the coroutines await. It also stops requests that take too long: a timer would lose an exception.
+``_poll`` sets the futures that the coroutines await to the results that have arrived, and stops
+requests that take too long. The event loop calls it when results arrive, and at deadlines.
 """
 
 from __future__ import annotations
@@ -9,50 +9,62 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+import warnings
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+)
 from contextlib import AbstractContextManager
-from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from functools import partial
+from itertools import count
+from typing import Any, Literal, Protocol, TypeAlias
 
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from typing_extensions import Self
 
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
+from envpool_py.env_ids import Ids, resolve
 from envpool_py.errors import EnvError
-from envpool_py.options import check_timeout
-from envpool_py.sessions.outcomes import Outcome, Outcomes
+from envpool_py.options import NUMBER, check_number, check_timeout
+from envpool_py.sessions.outcomes import Outcome, Outcomes, T, V
 from envpool_py.worker import supervisor
 
 #: (observation, reward, terminated, truncated, info)
 Row: TypeAlias = "tuple[Any, Any, bool, bool, dict[str, Any]]"
 Errors: TypeAlias = dict[int, EnvError]
+Conversation: TypeAlias = Callable[[T], Awaitable[V]]
+Tasks: TypeAlias = Iterable[T] | AsyncIterable[T]
 
 
 class Calls(Protocol):
     """Requests to single envs of a pool.
 
-    ``prepare``: whether an env can be reset now; if not, its next row says so. ``check``: raise if
-    it cannot be stepped. ``stop``: cancel a request; its error if it has not done this ``fact`` in
-    time. ``kill``: only what goes on although it was cancelled. ``poll``: the seconds until the
-    next poll, the rows and errors that have arrived, the errors of envs that are being recreated.
+    ``prepare``: whether an env can be reset now; if not, its next row says so. ``backoff``: for how
+    long it rests after so many resets that failed. ``check``: raise if it cannot be stepped.
+    ``stop``: cancel a request; its error if it has not done this ``fact`` in time. ``kill``: only
+    what goes on although it was cancelled. ``poll``: the seconds until the next poll, the ids and
+    the batch of the rows that have arrived, their errors, those of envs that are being recreated.
     """
 
     num_envs: int
     steps_here: bool
 
-    def listening(self, loop: Any, event: Any) -> AbstractContextManager[float]: ...
+    def listening(self, loop: Any, look: Any) -> AbstractContextManager[float]: ...
     def begin(self) -> None: ...
     def end(self, ids: Collection[int]) -> None: ...
     def prepare(self, i: int) -> bool: ...
+    def backoff(self, failures: int) -> float: ...
     def check(self, i: int) -> None: ...
     def send_step(self, i: int, action: Any) -> None: ...
     def send_reset(self, i: int, **given: Any) -> None: ...
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None: ...
-    def poll(
-        self, task: Any
-    ) -> tuple[float, list[tuple[list[int], StepResult]], Errors, Errors]: ...
+    def poll(self, task: Any) -> tuple[float, list[int], StepResult | None, Errors, Errors]: ...
 
 
 class Session:
@@ -66,28 +78,48 @@ class Session:
         episode_return: the sum of the rewards.
     """
 
-    def __init__(self, sessions: Sessions, timeout: float | None, **reset: Any) -> None:
-        self._sessions, self._timeout, self._reset = sessions, timeout, reset
-        self._refusal = "use it in `async with`"
-        self._entered, self.done, self.episode_return = False, False, 0.0
+    env_id: int
+    obs: Any
+    info: dict[str, Any]
+    done = _entered = _holds = False
+    episode_return: Any = 0.0
+
+    def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
+        self._sessions, self._take, self._timeout, self._reset = sessions, take, timeout, reset
+        self._refusal = "use it in `async with`, or await it"
+
+    def __await__(self) -> Generator[Any, Any, Self]:
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise RuntimeError("session: it was used in `async with` before; open another session")
+            raise RuntimeError("session: it was opened before; open another session")
         self._entered = True
-        self.env_id = await self._sessions.take()
+        self.env_id = await self._take()
         try:
             self._sessions.send(self.env_id, "reset", self._timeout, self._reset)
             row = await self._sessions.result(self.env_id)
-        except BaseException:
-            self._sessions.put_back(self.env_id)
+        except BaseException as error:
+            self._sessions.put_back(self.env_id, has_failed=isinstance(error, EnvError))
             raise
-        self.obs, self.info, self._refusal = row[0], row[4], ""
+        self._sessions.failures[self.env_id] = 0
+        self.obs, self.info, self._refusal, self._holds = row[0], row[4], "", True
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._refusal = "its `async with` block has ended"
-        self._sessions.put_back(self.env_id)
+        self.close()
+
+    def close(self) -> None:
+        """Let the next session have the env; further calls do nothing."""
+        if self._holds:
+            self._holds, self._refusal = False, "it was closed, or its `async with` block has ended"
+            self._sessions.put_back(self.env_id)
+
+    def __del__(self) -> None:
+        # Maybe in another thread: it cannot be closed.
+        if self._holds and self._sessions._error is None:  # noqa: SLF001 - of this module
+            text = f"session: env {self.env_id} stays taken; call close(), or use `async with`"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     async def step(self, action: Any, *, timeout: float | None = None) -> Row:
         """Step the env and return its row: observation, reward, two flags, info with ``env_id``.
@@ -120,14 +152,20 @@ class Sessions:
     """
 
     def __init__(self, calls: Calls) -> None:
-        self._calls, self._free = calls, deque(range(calls.num_envs))
-        self._waiters: deque[asyncio.Future[int]] = deque()
+        self._calls = calls
+        # Until when each free env rests: else one that fails at once would take most of the tasks.
+        self._free = dict.fromkeys(range(calls.num_envs), 0.0)
+        # The same of envs that cannot be reset yet: a request was cancelled, or they are recreated.
+        self._settling: dict[int, float] = {}
+        # How many resets of each env have failed since one was completed.
+        self.failures = [0] * calls.num_envs
+        # Those who wait for an env: for one of these, or any.
+        self._waiters: dict[asyncio.Future[int], list[int] | None] = {}
         self._pending: dict[int, asyncio.Future[Row]] = {}
-        # Envs that cannot be reset yet: a request was cancelled, or they are being recreated.
-        self._settling: set[int] = set()
         # When to stop a request, and what it has not done then; "": it was cancelled before.
         self._deadlines: dict[int, tuple[float, str]] = {}
-        self._wakes_at = 0.0  # when the receiver looks again, if nothing happens
+        self._first_deadline = self._polls_at = math.inf  # at the latest
+        self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
         self._entered = False
 
@@ -136,7 +174,7 @@ class Sessions:
             raise RuntimeError("sessions: used in `async with` before; call pool.sessions() again")
         self._calls.begin()
         self._entered = True
-        self._loop, self._event, self._error = asyncio.get_running_loop(), asyncio.Event(), None
+        self._loop, self._error = asyncio.get_running_loop(), None
         self._receiver = self._loop.create_task(self._receive())
         return self
 
@@ -146,85 +184,173 @@ class Sessions:
         await asyncio.wait([self._receiver])
 
     def open(
-        self, *, seed: int | None = None, options: Any = None, timeout: float | None = None
+        self,
+        *,
+        seed: int | None = None,
+        options: Any = None,
+        timeout: float | None = None,
+        wait: float | None = None,
+        env_ids: Ids = None,
     ) -> Session:
         """Return a session, for ``async with``: it waits for a free env and resets it.
 
-        Seed and options are for that reset, which may take ``timeout`` seconds. The first free env
-        is for the session that has waited longest.
+        Without a block: ``session = await sessions.open()``, and later ``session.close()``.
+
+        Args:
+            seed: for the reset, as ``options``.
+            options: for the reset.
+            timeout: seconds that the reset may take.
+            wait: seconds to wait for a free env; 0: do not wait. None: no limit. The session that
+                has waited longest gets the next free env.
+            env_ids: take one of these envs. None: any.
+
+        Raises:
+            TimeoutError: when awaited: no env was free within ``wait`` seconds.
         """
-        return Session(self, timeout, seed=seed, options=options)
+        if wait is not None:
+            check_number("wait must be seconds or None", wait, NUMBER)
+            if not wait >= 0:
+                raise ValueError(f"wait must be 0 or more, got {wait}")
+        ids = None if env_ids is None else resolve(env_ids, self._calls.num_envs).tolist()
+        if ids == []:
+            raise ValueError("env_ids is empty; a session takes one of them")
+        return Session(self, partial(self.take, ids, wait), timeout, seed=seed, options=options)
 
-    async def map(
-        self,
-        conversation: Callable[[Any], Awaitable[Any]],
-        tasks: Iterable[Any],
-        *,
-        on_failure: str = "raise",
-    ) -> Outcomes:
-        """Await ``conversation(task)`` for all tasks and return their outcomes, in order.
+    async def stream(
+        self, conversation: Conversation[T, V], tasks: Tasks[T]
+    ) -> AsyncGenerator[Outcome[T, V], None]:
+        """Yield the outcome of ``conversation(task)`` for each task, as soon as it has ended.
 
-        Twice as many conversations as envs run at a time.
+        Twice as many conversations as envs run at a time. Conversations are cancelled when the
+        generator is closed: write ``async with contextlib.aclosing(...)`` if you leave the loop
+        before its end. What ``tasks`` raises is raised after the outcomes of the tasks before.
 
         Args:
             conversation: an ``async def`` function that opens a session.
-            tasks: one argument for each conversation; may be a generator.
+            tasks: one argument for each conversation; may be a generator, also an async one.
+        """
+        async with contextlib.aclosing(self._outcomes(conversation, tasks)) as outcomes:
+            async for _, outcome in outcomes:
+                yield outcome
+
+    async def map(
+        self,
+        conversation: Conversation[T, V],
+        tasks: Tasks[T],
+        *,
+        on_failure: Literal["raise", "record"] = "raise",
+    ) -> Outcomes[T, V]:
+        """Return the outcomes of ``stream``, in the order of the tasks.
+
+        Whatever it raises has the outcomes so far as ``finished``, be it cancelled.
+
+        Args:
+            conversation: as in ``stream``.
+            tasks: as in ``stream``.
             on_failure: ``"record"``: an exception is the outcome of its task. ``"raise"``: it is
-                raised, with the outcomes so far as ``finished``; other conversations are cancelled.
+                raised, and other conversations are cancelled.
         """
         if on_failure not in ("raise", "record"):
             raise ValueError(f"on_failure must be 'raise' or 'record', got {on_failure!r}")
-        found: dict[int, Outcome] = {}
-        running: dict[asyncio.Future[Any], tuple[int, Any]] = {}
-        ended: asyncio.Queue[asyncio.Future[Any]] = asyncio.Queue()
-        left = enumerate(tasks)
+        found: dict[int, Outcome[T, V]] = {}
         try:
-            while True:
-                for k, task in islice(left, 2 * self._calls.num_envs - len(running)):
-                    each: asyncio.Future[Any] = asyncio.ensure_future(conversation(task))
-                    each.add_done_callback(ended.put_nowait)
-                    running[each] = k, task
-                if not running:
-                    return Outcomes(found[k] for k in sorted(found))
-                done = await ended.get()
+            async with contextlib.aclosing(self._outcomes(conversation, tasks)) as outcomes:
+                async for k, outcome in outcomes:
+                    if outcome.error is not None and on_failure == "raise":
+                        raise outcome.error  # noqa: TRY301 - it gets its outcomes below
+                    found[k] = outcome
+        except BaseException as error:
+            with contextlib.suppress(AttributeError):  # of a class with slots
+                error.finished = Outcomes(found[k] for k in sorted(found))  # type: ignore[attr-defined]
+            raise
+        return Outcomes(found[k] for k in sorted(found))
+
+    async def _outcomes(
+        self, conversation: Conversation[T, V], tasks: Tasks[T]
+    ) -> AsyncGenerator[tuple[int, Outcome[T, V]], None]:
+        """Yield the outcomes as they end, each with the number of its task."""
+        running: dict[asyncio.Task[V], tuple[int, T]] = {}
+        ended: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
+        room, numbers = asyncio.Semaphore(2 * self._calls.num_envs), count()
+
+        async def converse(task: T) -> V:
+            return await conversation(task)  # here, because a plain function raises at once
+
+        async def begin(task: T) -> None:
+            each = self._loop.create_task(converse(task))
+            running[each] = next(numbers), task
+            each.add_done_callback(ended.put_nowait)
+            await room.acquire()  # before the next task is taken
+
+        async def begin_all() -> None:
+            await room.acquire()
+            if isinstance(tasks, AsyncIterable):
+                async for task in tasks:
+                    await begin(task)
+            else:
+                for task in tasks:
+                    await begin(task)
+
+        beginner = self._loop.create_task(begin_all())
+        beginner.add_done_callback(ended.put_nowait)
+        try:
+            while running or not beginner.done():
+                if (done := await ended.get()) is beginner:
+                    continue
                 k, task = running.pop(done)
                 error = asyncio.CancelledError() if done.cancelled() else done.exception()
-                if error is not None and on_failure == "raise":
-                    with contextlib.suppress(AttributeError):  # of a class with slots
-                        error.finished = Outcomes(found[k] for k in sorted(found))  # type: ignore[attr-defined]
-                    raise error
-                found[k] = Outcome(task, None if error else done.result(), error)
+                room.release()
+                yield k, Outcome(task, done.result() if error is None else None, error)
         finally:
-            for each in running:
+            for each in (beginner, *running):
                 each.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await asyncio.gather(beginner, *running, return_exceptions=True)
+        beginner.result()
 
     # ------------------------------------------------------------------------------ for a session
 
-    async def take(self) -> int:
-        """Wait for a free env."""
+    async def take(self, ids: list[int] | None, wait: float | None) -> int:
+        """Wait for a free env, one of ``ids`` if given."""
         self._check(None)
         waiter: asyncio.Future[int] = self._loop.create_future()
-        self._waiters.append(waiter)
+        self._waiters[waiter] = ids
         self._distribute()
         try:
+            if wait is not None:
+                await asyncio.wait([waiter], timeout=wait)
+                if not waiter.done():
+                    count = len(ids or self.failures)
+                    text = f"none of {count} envs was free within wait={wait} seconds"
+                    raise TimeoutError(text)
             return await waiter
         except asyncio.CancelledError:  # maybe in the turn in which it got an env
             if waiter.done() and not waiter.cancelled() and not waiter.exception():
                 self.put_back(waiter.result())
             raise
+        finally:
+            self._waiters.pop(waiter, None)
 
-    def put_back(self, i: int) -> None:
-        """Let another session have env ``i`` as soon as it can be reset."""
+    def put_back(self, i: int, *, has_failed: bool = False) -> None:
+        """Let another session have env ``i`` as soon as it can be reset, and has rested."""
         if (pending := self._pending.get(i)) is not None:
             pending.cancel()
             self._cancelled(i, pending)
-        if self._error is None and self._calls.prepare(i):
-            self._free.append(i)
+        if self._error is not None:
+            return
+        rests_until = self._fail(i) if has_failed else 0.0
+        if self._calls.prepare(i):
+            self._free[i] = rests_until
             self._distribute()
-        elif self._error is None:
-            self._settling.add(i)
-            self._event.set()
+        else:
+            self._settling[i] = rests_until
+            self._poll_at(0.0)
+
+    def _fail(self, i: int) -> float:
+        """Count a reset of env ``i`` that has failed; return until when the env rests."""
+        self.failures[i] += 1
+        due = self._loop.time() + self._calls.backoff(self.failures[i])
+        self._loop.call_at(due, self._distribute)
+        return due
 
     def send(self, i: int, kind: str, timeout: float | None, given: Any) -> None:
         """Send env ``i`` a step or a reset, whose ``result`` is to be awaited."""
@@ -235,13 +361,10 @@ class Sessions:
         else:
             self._calls.send_reset(i, **given)
         self._pending[i] = self._loop.create_future()
-        due = math.inf
         if timeout is not None:
-            fact = f"did not end its {kind} within timeout={timeout} seconds"
-            due = self._loop.time() + timeout
-            self._deadlines[i] = due, fact
-        if due < self._wakes_at or self._calls.steps_here:
-            self._event.set()
+            self._limit(i, timeout, f"did not end its {kind} within timeout={timeout} seconds")
+        if self._calls.steps_here:
+            self._poll_at(0.0)
 
     async def result(self, i: int) -> Row:
         """Wait for the row of env ``i``; cancel the request if this call is cancelled."""
@@ -258,8 +381,8 @@ class Sessions:
         if self._pending.get(i) is pending:
             del self._pending[i]
             self._calls.stop(i)
-            self._deadlines[i] = self._loop.time() + supervisor.GRACE, ""
-            self._event.set()
+            self._limit(i, supervisor.GRACE)
+            self._poll_at(0.0)
         elif pending.done() and not pending.cancelled():
             pending.exception()  # it came in the same turn, and nobody else asks for it
 
@@ -276,20 +399,38 @@ class Sessions:
 
     async def _receive(self) -> None:
         try:
-            with self._calls.listening(self._loop, self._event) as longest:
-                while True:
-                    self._event.clear()
-                    if (seconds := min(self._handle_results(), longest)) <= 0:
-                        await asyncio.sleep(0)
-                        continue
-                    self._wakes_at = self._loop.time() + seconds
-                    timer = self._loop.call_at(self._wakes_at, self._event.set)
-                    await self._event.wait()
-                    timer.cancel()
+            with self._calls.listening(self._loop, self._poll) as self._longest:
+                self._poll_at(0.0)
+                await self._loop.create_future()  # until it is cancelled
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
             self._end(error)
         finally:
             self._end(ClosedEnvironmentError("the event loop of the sessions has ended"))
+
+    def _poll(self) -> None:
+        """Deliver what has arrived: in a callback, because a task would take one turn more."""
+        try:
+            if self._error is None:
+                self._poll_at(min(self._handle_results(), self._longest) + self._loop.time())
+        except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
+            self._end(error)
+
+    def _poll_at(self, when: float) -> None:
+        """Poll at this time at the latest; a timer that is earlier stays."""
+        if when < self._polls_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._polls_at, self._timer = when, self._loop.call_at(when, self._on_time)
+
+    def _on_time(self) -> None:
+        self._polls_at, self._timer = math.inf, None
+        self._poll()
+
+    def _limit(self, i: int, seconds: float, fact: str = "") -> None:
+        due = self._loop.time() + seconds
+        self._deadlines[i] = due, fact
+        self._first_deadline = min(self._first_deadline, due)
+        self._poll_at(due)
 
     def _end(self, error: Exception) -> None:
         """Raise this error in all coroutines that wait, and in later calls."""
@@ -306,29 +447,34 @@ class Sessions:
 
     def _handle_results(self) -> float:
         """Deliver results, stop what takes too long; return the seconds until the next call."""
-        seconds, batches, errors, lost = self._calls.poll(self._receiver)
+        seconds, ids, batch, errors, lost = self._calls.poll(self._receiver)
         found: dict[int, Any] = {**errors}
-        for ids, (obs, *columns, infos) in batches:
+        if batch is not None:
+            obs, *columns, infos = batch
             parts = [column if column.ndim > 1 else column.tolist() for column in columns]
             rest = zip(*parts, infos, strict=True)
             found |= {i: (spaces.take(obs, k), *next(rest)) for k, i in enumerate(ids)}
         for i, result in found.items():
             self._deadlines.pop(i, None)
             if not self._answer(i, result) and i in self._settling:
-                self._settling.remove(i)
-                self._free.append(i)
-                waiters = [each for each in self._waiters if not each.done()]
-                if isinstance(result, EnvError) and waiters:  # there may be no other env
-                    waiters[0].set_exception(result)
+                rests_until = self._settling.pop(i)
+                if isinstance(result, EnvError):  # it could not be recreated
+                    rests_until = self._fail(i)
+                    for waiter, wanted in self._waiters.items():  # there may be no other env
+                        if not waiter.done() and (wanted is None or i in wanted):
+                            waiter.set_exception(result)
+                            break
+                self._free[i] = rests_until
         for i in lost.keys() & self._pending.keys():
             self._answer(i, lost[i])
         now = self._loop.time()
-        for i, (due, fact) in list(self._deadlines.items()):
-            if due <= now and (error := self._stop(i, fact)) is not None:
-                self._answer(i, error)
+        if now >= self._first_deadline:
+            for i, (due, fact) in list(self._deadlines.items()):
+                if due <= now and (error := self._stop(i, fact)) is not None:
+                    self._answer(i, error)
+            self._first_deadline = min(self._deadlines.values(), default=(math.inf, ""))[0]
         self._distribute()
-        due = min(self._deadlines.values(), default=(math.inf, ""))[0]
-        return 0.0 if self._event.is_set() else min(seconds, due - now)
+        return min(seconds, self._first_deadline - now)
 
     def _answer(self, i: int, result: Any) -> bool:
         """Set the result of the request of env ``i``, a row or an error; False: there is none."""
@@ -345,17 +491,27 @@ class Sessions:
         del self._deadlines[i]
         error = self._calls.stop(i, fact, kill=not fact)
         if fact:
-            self._deadlines[i] = self._loop.time() + supervisor.GRACE, ""
-        self._event.set()
+            self._limit(i, supervisor.GRACE)
+        self._poll_at(0.0)
         return error
 
     def _distribute(self) -> None:
         """Give free envs to those who wait, the first to the first; recreate what was lost."""
-        while self._waiters and self._free:
-            if self._waiters[0].done():
-                self._waiters.popleft()
-            elif self._calls.prepare(i := self._free.popleft()):
-                self._waiters.popleft().set_result(i)
-            else:
-                self._settling.add(i)
-                self._event.set()
+        for waiter, ids in list(self._waiters.items()) if self._free else ():
+            while not waiter.done() and (i := self._next_free(ids)) is not None:
+                rests_until = self._free.pop(i)
+                if self._calls.prepare(i):
+                    del self._waiters[waiter]
+                    waiter.set_result(i)
+                else:
+                    self._settling[i] = rests_until
+                    self._poll_at(0.0)
+
+    def _next_free(self, ids: list[int] | None) -> int | None:
+        """Return a free env that does not rest; if all of ``ids`` rest, the next of these."""
+        free = self._free if ids is None else [i for i in ids if i in self._free]
+        now = self._loop.time()
+        found = next((i for i in free if self._free[i] <= now), None)
+        if found is None and len(free) == len(ids or self.failures):
+            found = min(free, key=self._free.__getitem__)
+        return found

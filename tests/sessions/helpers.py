@@ -40,3 +40,14 @@ async def play(sessions):
         while not env.done:
             await env.step(GO)
         return env.obs.tolist()
+
+
+def outcomes_of(pool, conversation, tasks):
+    """Return the outcomes of `conversation(sessions, task)` for these tasks."""
+
+    async def run():
+        async with pool.sessions() as sessions:
+            each = functools.partial(conversation, sessions)
+            return await asyncio.wait_for(sessions.map(each, tasks, on_failure="record"), 60)
+
+    return asyncio.run(run())

@@ -83,6 +83,22 @@ def test_a_reset_may_time_out(tmp_path):
         asyncio.run(run(pool))
 
 
+@pytest.mark.parametrize("place", ["thread-packed", "shmem-fork-packed"])
+def test_a_timeout_of_an_env_that_has_not_begun(place, tmp_path):
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            opened = [await sessions.open() for _ in range(3)]
+            hangs = asyncio.create_task(opened[0].step(BLOCK))
+            await until(lambda: blocks(tmp_path, 1))
+            text = r"env 1: did not end its step within .* steps env 0 \(test_cancels.py:\d+\); its"
+            with pytest.raises(TimeoutError, match=text):
+                await opened[1].step(GO, timeout=0.1)
+            await asyncio.wait([hangs])
+
+    with blocking(place, tmp_path, 3) as pool:
+        asyncio.run(run(pool))
+
+
 def test_the_step_timeout_of_the_pool(tmp_path):
     async def run(pool):
         async with pool.sessions() as sessions:

@@ -1,5 +1,22 @@
-"""Programs of users: five right ones, and ten that misspell something; a comment names the line."""
+"""Programs of users: right ones, and some that misspell something; a comment names the line."""
 
+ASYNC_ENV = """
+from collections.abc import AsyncIterator
+from typing import Any
+from envpool_py import AsyncEnv, ThreadVectorEnv
+
+class HttpEnv(AsyncEnv[str, str]):
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        await super().reset(seed=seed)
+        return "start", {}
+
+    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "next", 1.0, True, False, {}
+
+sessions = ThreadVectorEnv([HttpEnv] * 2).sessions()
+"""
 RIGHT = {
     "sync": """
 import numpy as np
@@ -93,8 +110,36 @@ except EnvError as error:
 finally:
     pool.close()
 """,
+    "sessions": ASYNC_ENV
+    + """
+async def conversation(task: int) -> str:
+    async with sessions.open(options={"task": task}, wait=10, env_ids=[0, 1]) as env:
+        await env.step("go", timeout=30)
+        return f"{task} {env.episode_return}"
+
+async def later() -> AsyncIterator[int]:
+    yield 1
+
+async def main() -> None:
+    async for task, value, error in sessions.stream(conversation, later()):
+        print(task + 1, value.upper() if value is not None else error)
+    outcomes = await sessions.map(conversation, range(3), on_failure="record")
+    values: list[str | None] = [one.value for one in outcomes]
+    session = await sessions.open()
+    session.close()
+""",
 }
 MISSPELT = {
+    "a task of another type": ASYNC_ENV
+    + """
+async def conversation(task: int) -> int:
+    return task
+
+async def main() -> None:
+    await sessions.map(conversation, ["a"])  # wrong
+    await sessions.map(conversation, [1], on_failure="recrod")  # wrong
+    (await sessions.map(conversation, [1]))[0].values  # wrong
+""",
     "a name of the package": """
 import envpool_py
 envpool_py.ShmemVectorEnvs  # wrong

@@ -1,0 +1,219 @@
+"""Outcomes as they end, and whatever ends them; the wait for an env; sessions without a block."""
+
+import asyncio
+import contextlib
+import gc
+import threading
+
+import pytest
+from gymnasium.error import ResetNeeded
+
+from tests.sessions.helpers import GO, count_fns, fine, play, turns, until
+from tests.support.places import BACKENDS, PLACES, QUICK, paired
+
+
+def run(main, place="thread", num_envs=2):
+    async def inside(pool):
+        async with pool.sessions() as sessions:
+            return await asyncio.wait_for(main(sessions), 60)
+
+    with PLACES[place](count_fns(num_envs)) as pool:
+        found = asyncio.run(inside(pool))
+        fine(pool)
+    return found
+
+
+def numbers(end=4):
+    yield from range(end)
+    raise OSError("of the tasks")
+
+
+async def async_numbers():
+    for k in range(4):
+        await asyncio.sleep(0)
+        yield k
+
+
+class Gate:
+    """Conversations that end when they are told, in any order."""
+
+    def __init__(self, sessions, count=4):
+        self.sessions, self.begun, self.ended = sessions, set(), []
+        self.doors = [asyncio.Event() for _ in range(count)]
+
+    async def __call__(self, task):
+        try:
+            self.begun.add(task)
+            await self.doors[task].wait()
+            async with self.sessions.open() as env:
+                await env.step(GO)
+            return task
+        finally:
+            self.ended.append(task)
+
+
+@pytest.mark.parametrize(("place", "tasks"), paired(BACKENDS, [lambda: range(4), async_numbers]))
+def test_outcomes_come_as_they_end(place, tasks):
+    async def main(sessions):
+        gate, found = Gate(sessions), []
+        gate.doors[3].set()
+        async for task, value, error in sessions.stream(gate, tasks()):
+            assert (value, error) == (task, None)
+            found.append(task)
+            if task:
+                gate.doors[task - 1].set()
+        assert found == [3, 2, 1, 0]
+        outcomes = await sessions.map(gate, tasks())
+        assert [one.value for one in outcomes] == [0, 1, 2, 3]
+
+    run(main, place)
+
+
+def test_a_loop_that_is_left_cancels_the_conversations():
+    async def main(sessions):
+        gate = Gate(sessions, 100)
+        gate.doors[2].set()
+        async with contextlib.aclosing(sessions.stream(gate, range(100))) as outcomes:
+            async for task, _, _ in outcomes:
+                assert task == 2
+                break
+        assert len(gate.begun) <= 5  # twice the envs, and the next
+        assert set(gate.ended) == gate.begun
+        assert (await play(sessions))[2] == 4
+
+    run(main)
+
+
+def test_the_last_outcomes_come_before_what_the_tasks_raise():
+    async def main(sessions):
+        gate = Gate(sessions)
+        for door in gate.doors:
+            door.set()
+        outcomes = sessions.stream(gate, numbers())
+        assert {(await anext(outcomes)).task for _ in range(4)} == {0, 1, 2, 3}
+        with pytest.raises(OSError, match="of the tasks"):
+            await anext(outcomes)
+
+    run(main)
+
+
+async def cancel(sessions, gate):
+    mapping = asyncio.ensure_future(sessions.map(gate, range(4)))
+    await until(lambda: len(gate.ended) == 3)
+    await turns()
+    mapping.cancel()
+    await mapping
+
+
+async def wait_for(sessions, gate):
+    try:
+        await asyncio.wait_for(sessions.map(gate, range(4), on_failure="record"), 0.3)
+    except asyncio.TimeoutError as error:
+        raise error.__cause__ from None
+
+
+async def break_generator(sessions, gate):
+    gate.doors[3].set()
+    await sessions.map(gate, numbers(3), on_failure="record")
+
+
+ENDINGS = {
+    cancel: asyncio.CancelledError,
+    wait_for: asyncio.CancelledError,
+    break_generator: OSError,
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_no_ending_of_map_loses_outcomes(ending):
+    async def main(sessions):
+        gate = Gate(sessions)
+        for door in gate.doors[:3]:
+            door.set()
+        with pytest.raises(ENDINGS[ending]) as caught:
+            await ending(sessions, gate)
+        assert [one.value for one in caught.value.finished] == [0, 1, 2]
+
+    run(main)
+
+
+def test_a_plain_function_that_raises_is_an_outcome():
+    async def main(sessions):
+        def conversation(task):
+            return play(sessions) if 1 / task else None
+
+        outcomes = await sessions.map(conversation, [1, 0, 1], on_failure="record")
+        assert outcomes.failed.tolist() == [False, True, False]
+        assert isinstance(outcomes[1].error, ZeroDivisionError)
+
+    run(main)
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_session_without_a_block(place):
+    async def main(sessions):
+        opened = [await sessions.open() for _ in range(3)]
+        for seconds in (0, 0.01):
+            text = f"none of 3 envs was free within wait={seconds} seconds"
+            with pytest.raises(TimeoutError, match=text):
+                await sessions.open(wait=seconds)
+        await opened[1].step(GO)
+        for _ in range(2):
+            opened[1].close()
+        with pytest.raises(ResetNeeded, match="it was closed"):
+            await opened[1].step(GO)
+        async with sessions.open(wait=0) as env:
+            assert env.env_id == opened[1].env_id
+        with pytest.raises(RuntimeError, match="opened before"):
+            await opened[1]
+        for each in opened:
+            each.close()
+        await asyncio.gather(*[play(sessions) for _ in range(6)])
+
+    run(main, place, 3)
+
+
+def test_one_of_some_envs():
+    async def main(sessions):
+        async with sessions.open(env_ids=[2, 1]) as one, sessions.open(env_ids=[2, 1]) as other:
+            assert [one.env_id, other.env_id] == [2, 1]
+            with pytest.raises(TimeoutError, match="none of 1 envs"):
+                await sessions.open(env_ids=2, wait=0)
+            waiter = asyncio.create_task(sessions.open(env_ids=[1]).__aenter__())
+            await turns()
+            async with sessions.open() as env:  # env 0 is free, and none waits for it
+                assert env.env_id == 0
+            one.close()
+            await turns()
+            assert not waiter.done()
+            other.close()
+            assert (await waiter).env_id == 1
+            waiter.result().close()
+
+    run(main, num_envs=3)
+
+
+def test_what_open_refuses():
+    async def main(sessions):
+        for options, kind, text in (
+            ({"wait": -1}, ValueError, "wait must be 0 or more, got -1"),
+            ({"wait": "1"}, TypeError, "wait must be seconds"),
+            ({"env_ids": 2}, IndexError, "env id 2 is out of range: this pool has envs 0 to 1"),
+            ({"env_ids": []}, ValueError, "env_ids is empty"),
+        ):
+            with pytest.raises(kind, match=text):
+                sessions.open(**options)
+
+    run(main)
+
+
+def test_a_session_that_is_never_closed():
+    async def main(sessions):
+        taken = [await sessions.open()]
+        with pytest.warns(ResourceWarning, match="env 0 stays taken; call close"):  # noqa: PT031
+            taken.clear()
+            gc.collect()
+        assert (await play(sessions))[2] == 4
+
+    run(main)
+    assert not any("envpool_py" in each.name for each in threading.enumerate())

@@ -1,0 +1,107 @@
+"""Each conversation gets the error of its own env, and a dead env takes few of the tasks."""
+
+import asyncio
+import contextlib
+import functools
+import os
+
+import gymnasium as gym
+import pytest
+
+from tests.sessions.helpers import outcomes_of
+from tests.support.places import PLACES, QUICK, paired
+
+KINDS = (ConnectionError, KeyError)
+BUDGETS = {"raise": {}, "restart": {"on_error": "restart"}}
+BUDGETS |= {"used up": {"on_error": "restart", "max_restarts": 1}}
+
+
+class TaskEnv(gym.Env):
+    """Observes text. A reset with a task fails, and so does each reset of a dead env."""
+
+    def __init__(self, dead=False):
+        self.dead = dead
+
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002
+        if self.dead:
+            raise ConnectionError("refused")
+        if options:
+            raise KINDS[options["task"] % 2](f"<{options['task']}>")
+        return "r", {}
+
+    def step(self, action):  # noqa: ARG002
+        return "o", 1.0, True, False, {}
+
+
+async def play(sessions, task=None):
+    async with sessions.open(options=None if task is None else {"task": task}) as env:
+        await env.step(0)
+        await asyncio.sleep(5e-3)  # other sessions wait meanwhile
+
+
+@pytest.mark.parametrize(
+    ("place", "scene"), paired(QUICK, [("restart", False), ("restart", True), ("raise", False)])
+)
+def test_each_conversation_has_the_error_of_its_own_env(place, scene):
+    mode, worked = scene
+
+    async def conversation(sessions, task):
+        if task < 0:
+            await play(sessions)
+        else:
+            await play(sessions, task)
+
+    tasks = [*([-1] * 4 if worked else []), *range(12)]
+    with PLACES[place]([TaskEnv] * 4, on_error=mode) as pool:
+        outcomes = outcomes_of(pool, conversation, tasks)
+    failed = [(task, error) for task, _, error in outcomes if task >= 0]
+    for task, error in failed:
+        assert isinstance(error, KINDS[task % 2])
+        assert f"<{task}>" in str(error)
+        assert len(error.env_ids) == 1
+    assert len({id(error) for _, error in failed}) == 12
+
+
+@pytest.mark.parametrize(("place", "budget"), paired(QUICK, [*BUDGETS]))
+def test_a_dead_env_takes_few_tasks(place, budget):
+    fns = [functools.partial(TaskEnv, k == 0) for k in range(8)]
+    with PLACES[place](fns, **BUDGETS[budget]) as pool:
+        outcomes = outcomes_of(pool, lambda sessions, _: play(sessions), range(200))
+        assert 1 <= outcomes.failed.sum() <= 50  # twice its share
+
+        async def retried(sessions, _):
+            with contextlib.suppress(ConnectionError):
+                return await play(sessions)
+            return await play(sessions)
+
+        assert not outcomes_of(pool, retried, range(200)).failed.any()
+
+
+def test_an_env_that_cannot_be_recreated_takes_few_tasks(tmp_path):
+    def make(k):
+        (tmp_path / f"{k}").touch(exist_ok=k > 0)
+        return DyingEnv()
+
+    class DyingEnv(TaskEnv):
+        def step(self, action):
+            if action:
+                os._exit(7)
+            return super().step(action)
+
+    async def conversation(sessions, _):
+        async with sessions.open() as env:
+            await env.step(int(env.env_id == 0))
+            await asyncio.sleep(5e-3)
+
+    with PLACES["subproc-fork"]([functools.partial(make, k) for k in range(4)]) as pool:
+        assert 2 <= outcomes_of(pool, conversation, range(200)).failed.sum() <= 50
+
+
+@pytest.mark.parametrize(("count", "worked"), [(1, True), (4, True), (4, False)])
+def test_nothing_rests_if_no_other_env_is_there(count, worked):
+    async def conversation(sessions, task):
+        await play(sessions, task if task >= 0 else None)
+
+    with PLACES["thread"]([TaskEnv] * count, restart_backoff=1e4) as pool:
+        tasks = [*([-1] if worked else []), *range(30)]
+        assert outcomes_of(pool, conversation, tasks).failed.sum() == 30
