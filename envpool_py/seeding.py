@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 #: The values of ``seed=``: one for all envs, or one per env.
-Seed: TypeAlias = (
-    "SupportsIndex | np.random.SeedSequence"
-    " | Sequence[SupportsIndex | np.random.SeedSequence | None] | np.ndarray | None"
-)
+_One: TypeAlias = SupportsIndex | np.random.SeedSequence
+Seed: TypeAlias = _One | Sequence[_One | None] | NDArray[Any] | None
 
 
 def per_env(seed: Seed, ids: Sequence[int]) -> list[int | None]:

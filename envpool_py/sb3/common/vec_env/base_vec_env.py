@@ -7,7 +7,7 @@ import functools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 from envpool_py import extras, seeding
 from envpool_py.pool import arguments, frame_grid
 from envpool_py.sb3.registration import register_if_imported
+
+if TYPE_CHECKING:  # the algorithms of Stable-Baselines3 take no other type; no import at run time
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnv as _TheirVecEnv
+else:
+    _TheirVecEnv = ABC
 
 #: Envs: None (all), an index, several, a boolean mask or a slice; negative ones count from the end.
 VecEnvIndices: TypeAlias = "SupportsIndex | Iterable[SupportsIndex] | slice | None"
@@ -39,7 +44,7 @@ def require(condition: Any, problem: str) -> None:
         raise UnsuitableEnvError(problem)
 
 
-class VecEnv(ABC):
+class VecEnv(_TheirVecEnv):
     """Many envs with automatic resets and the interface of Stable-Baselines3.
 
     ``num_envs`` and the spaces of a single env are arguments and attributes. ``render_mode`` is
