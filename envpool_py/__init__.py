@@ -6,6 +6,7 @@ from typing import Any as _Any
 
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError
 from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.keywords import PoolOptions
 from envpool_py.pool.make import make
 from envpool_py.pool.pool_classes import (
     DummyVectorEnv,
@@ -34,6 +35,7 @@ __all__ = [
     "EnvTimeoutError",
     "MultiDiscreteToDiscrete",
     "NormalizeReward",
+    "PoolOptions",
     "Replay",
     "ReplayError",
     "RunningMeanStd",

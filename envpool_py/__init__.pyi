@@ -12,6 +12,7 @@ from envpool_py.pettingzoo import ParallelVectorEnv as ParallelVectorEnv
 from envpool_py.pettingzoo import PettingZooEnv as PettingZooEnv
 from envpool_py.pettingzoo import SB3MultiAgentVecEnv as SB3MultiAgentVecEnv
 from envpool_py.pool.base import BaseVectorEnv as BaseVectorEnv
+from envpool_py.pool.keywords import PoolOptions as PoolOptions
 from envpool_py.pool.make import make as make
 from envpool_py.pool.pool_classes import DummyVectorEnv as DummyVectorEnv
 from envpool_py.pool.pool_classes import ShmemVectorEnv as ShmemVectorEnv

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from envpool_py.env_by_name import Env, find
 from envpool_py.envpool import atari
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
-from envpool_py.options import check_count
+from envpool_py.options import Backend, check_count
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
-from envpool_py.pool.keywords import Fixed, check_env_kwargs, check_options
+from envpool_py.pool.keywords import Fixed, PoolOptions, check_env_kwargs, check_options
 from envpool_py.pool.make import make as make_pool
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
@@ -24,6 +24,15 @@ _DECIDED = {
     "columns": Fixed(True, "EnvPool returns arrays"),
     "copy": Fixed(True, "EnvPool's batches are yours"),
 }
+
+
+class MakeOptions(PoolOptions, total=False):
+    """The ``options`` of ``make``: those of ``envpool_py.make``."""
+
+    backend: Backend | Literal["auto"]
+    wrappers: Sequence[Callable[[Any], Any]]
+    wait_num: int | None
+    timeout: float | None
 
 
 def make(
@@ -37,7 +46,7 @@ def make(
     thread_affinity_offset: int = -1,
     max_num_players: int = 1,
     gym_reset_return_info: bool = True,
-    options: Mapping[str, Any] | None = None,
+    options: MakeOptions | PoolOptions | None = None,
     **env_kwargs: Any,
 ) -> Any:
     """Make a pool with EnvPool's interface.
@@ -85,11 +94,11 @@ def make(
         if given.setdefault(count, num_threads) != num_threads:
             raise TypeError(f"num_threads and {count} are the same option; pass one of them")
     fixed = {"wait_num": Fixed(size, "batch_size says it"), **_DECIDED}
-    options = check_options(given, "envpool.make", given, fixed)
-    options |= {name: each.value for name, each in fixed.items()}
+    given = check_options(given, "envpool.make", given, fixed)
+    given |= {name: each.value for name, each in fixed.items()}
     spec = find(task_id)
     check_env_kwargs("envpool.make", "options", spec, env_kwargs)
-    pool = make_pool(task_id, num_envs, env_kwargs=env_kwargs, **options)
+    pool = make_pool(task_id, num_envs, env_kwargs=env_kwargs, **given)
     with closed_on_error(pool):
         config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}
         return face(pool, {**config, **env_kwargs}, task_id)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
 from envpool_py import env_by_name
 from envpool_py.env_by_name import Env
 from envpool_py.errors import closed_on_error
-from envpool_py.gymnasium.vector_env import VectorEnv
-from envpool_py.pool.keywords import check_env_kwargs
+from envpool_py.gymnasium.vector_env import VectorEnv, VectorOptions
+from envpool_py.pool.keywords import PoolOptions, check_env_kwargs
 from envpool_py.pool.make import make
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
@@ -26,8 +26,8 @@ _BACKENDS: dict[Any, Any] = {None: "auto", "sync": "dummy", "async": "shmem"}
 def make_vec(
     id: Env | None = None,  # noqa: A002 - Gymnasium's name
     num_envs: int = 1,
-    vectorization_mode: str | None = None,
-    vector_kwargs: Mapping[str, Any] | None = None,
+    vectorization_mode: Literal["sync", "async"] | VectorizeMode | None = None,
+    vector_kwargs: VectorOptions | PoolOptions | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] | None = None,
     **kwargs: Any,
 ) -> VectorEnv:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py import env_ids as ids_
 from envpool_py.env import spaces
@@ -36,7 +37,7 @@ from envpool_py.pettingzoo.packed_env import (
 )
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
-from envpool_py.pool.keywords import Fixed, check_options
+from envpool_py.pool.keywords import CommonOptions, Fixed, StartOptions, check_options, spell_out
 from envpool_py.pool.pool_classes import pool_class
 from envpool_py.pool.stats import table
 from envpool_py.seeding import Seed
@@ -56,6 +57,11 @@ DECIDED = {
 _R = TypeVar("_R")
 
 
+class _Options(CommonOptions, StartOptions, total=False):
+    """The keywords of ``ParallelVectorEnv``, after its own."""
+
+
+@spell_out(_Options, DECIDED)
 class ParallelVectorEnv(PoolAdapter):
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
@@ -74,7 +80,8 @@ class ParallelVectorEnv(PoolAdapter):
             ``"dummy"``.
         state_in_info: add ``env.state()`` to every row, as ``info["state"]``.
         copy: False: observations, masks and states are valid only until the next call.
-        **options: of the pool: ``context``, ``episode_seeds``, ``on_error``, ``measure``, ...
+        context: how worker processes are started, as in ``ShmemVectorEnv``.
+        start_method: the same as ``context``.
 
     Attributes:
         pool: the pool that steps the envs, one row per env.
@@ -102,24 +109,24 @@ class ParallelVectorEnv(PoolAdapter):
         *,
         state_in_info: bool = False,
         copy: bool = True,
-        **options: Any,
+        **options: Unpack[_Options],
     ) -> None:
         cls = pool_class(backend)
-        options = check_options(cls, type(self).__name__, options, DECIDED)
+        own = check_options(cls, type(self).__name__, options, DECIDED)
         if num_processes is not None:
-            options["num_processes"] = num_processes
+            own["num_processes"] = num_processes
         make = [
             functools.partial(PackedEnv, env_fn, with_state=state_in_info)
             for env_fn in check_env_fns(env_fns)
         ]
-        options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
-        self.pool = cls(make, wait_num, timeout, **options)
+        own |= {"autoreset_mode": autoreset_mode, "columns": True, "copy": False}
+        self.pool = cls(make, wait_num, timeout, **own)
         with closed_on_error(self.pool):
             rows: Any = self.pool.single_observation_space
             self._spaces: AgentSpaces = rows.own
             self.metadata, self.state_space = self.pool.apply(_facts, id=0)[0]
         self._copies = copy
-        self._restarts = options.get("on_error") == "restart"
+        self._restarts = own.get("on_error") == "restart"
         self.possible_agents = list(self._spaces)
         self.groups = _groups_of(self._spaces)
         self._alive = np.zeros((self.num_envs, len(self.possible_agents)), dtype=np.bool_)

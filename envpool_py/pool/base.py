@@ -34,7 +34,7 @@ from envpool_py.pool import arguments, call_guard, engine_for_sessions, frame_gr
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.inner import Inner
-from envpool_py.pool.keywords import ProcessPoolKeywords, check_options, spell_out
+from envpool_py.pool.keywords import ProcessPoolOptions, check_options, spell_out
 from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_isinstance import class_of
@@ -50,7 +50,7 @@ from envpool_py.worker.host_group import HostGroup
 RECORDED = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
 
 
-@spell_out(ProcessPoolKeywords)
+@spell_out(ProcessPoolOptions)
 class BaseVectorEnv:
     """A pool of envs, each with an id, stepped in whole or partial batches.
 
@@ -90,7 +90,7 @@ class BaseVectorEnv:
         timeout: float | None = None,
         *,
         num_processes: int | None = None,
-        **options: Unpack[ProcessPoolKeywords],
+        **options: Unpack[ProcessPoolOptions],
     ) -> None:
         self.is_closed = self._is_freed = True  # until construction has succeeded
         self._closing: FrameType | None = None  # of the last call of ``close``

@@ -15,6 +15,7 @@ import difflib
 import inspect
 import os
 import re
+import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
@@ -22,6 +23,8 @@ from envpool_py.env_by_name import Env, takes
 from envpool_py.options import (
     CLASSES,
     Autoreset,
+    Context,
+    NumProcesses,
     OnError,
     ProcessOptions,
     ResetFn,
@@ -38,30 +41,37 @@ _PARAMETERS = {
     for cls in CLASSES
     for name, parameter in inspect.signature(cls, eval_str=True).parameters.items()
 }
+for _name in ("context", "start_method"):
+    _PARAMETERS[_name] = _PARAMETERS["recycle"].replace(name=_name, annotation=Context)
 
 
-class PoolKeywords(TypedDict, total=False):
-    """The keywords of all pools and of ``make``."""
+class CommonOptions(TypedDict, total=False):
+    """The options that every class and function takes which makes a pool."""
 
-    strict_timeout: bool
-    copy: bool
-    reset_first: bool
-    measure: bool
-    record: str | os.PathLike[str] | None
-    episode_seeds: bool
-    reset_fn: ResetFn | None
-    recycle: int | None
-    validate: Validate
     on_error: OnError
     max_restarts: int | None
     restart_backoff: float
     on_restart: Callable[[int, Any], object] | None
-    autoreset_mode: Autoreset
+    episode_seeds: bool
+    reset_fn: ResetFn | None
+    recycle: int | None
+    validate: Validate
+    record: str | os.PathLike[str] | None
+    measure: bool
+    strict_timeout: bool
     columns: bool
+    reset_first: bool
 
 
-class ProcessPoolKeywords(PoolKeywords, total=False):
-    """The keywords of ``ShmemVectorEnv``, ``SubprocVectorEnv`` and ``make``."""
+class InProcessOptions(CommonOptions, total=False):
+    """The options of ``DummyVectorEnv``, as keywords; of all pools."""
+
+    autoreset_mode: Autoreset
+    copy: bool
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of worker processes."""
 
     threads_per_process: int | None
     affinity: bool
@@ -70,10 +80,30 @@ class ProcessPoolKeywords(PoolKeywords, total=False):
     fresh_process: bool
 
 
+class StartOptions(WorkerOptions, total=False):
+    """The options of worker processes, and how they are started: two names of one option."""
+
+    context: Context
+    start_method: Context
+
+
+class ProcessPoolOptions(InProcessOptions, WorkerOptions, total=False):
+    """The keywords of ``ShmemVectorEnv``, ``SubprocVectorEnv`` and ``make``, after their own."""
+
+
+class PoolOptions(InProcessOptions, StartOptions, total=False):
+    """The options of a pool of worker processes, for a dict of them that type checkers check.
+
+    ``options: PoolOptions = {"on_error": "restart"}``; ``SubprocVectorEnv(env_fns, **options)``
+    """
+
+    num_processes: NumProcesses
+
+
 #: Options that only pools with processes take; of these, threads take ``step_timeout``.
 OF_PROCESSES = {"context", "start_method", *ProcessOptions.__annotations__}
 #: All our options, and the arguments that a function has instead of ``env_fns``.
-OWN = {*ProcessPoolKeywords.__annotations__, *OF_PROCESSES, "wait_num", "timeout"}
+OWN = {*ProcessPoolOptions.__annotations__, *OF_PROCESSES, "wait_num", "timeout"}
 OWN |= {"backend", "env_kwargs", "wrappers"}
 
 #: Arguments of other libraries' pools, and the names of ours.
@@ -177,23 +207,23 @@ def check_env_kwargs(name: str, place: str, env: Env, kwargs: Mapping[str, Any])
         raise TypeError(f"{name}: {key} {meant}; pass {place}={{{like[0]!r}: ...}}")
 
 
-def one_of(name: str, value: Any, options: Any, alias: str) -> Any:
-    """Return the value of an option that has two names; it is removed from ``options``."""
-    other = options.pop(alias, None)
+def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
+    """Return the value of an option that has two names, one of which has a value."""
     if value is not None and other is not None:
         raise TypeError(f"{name} and {alias} are the same option; pass one of them")
     return other if value is None else value
 
 
-def spell_out(keywords: Any, **defaults: Any) -> Callable[[T], T]:
+def spell_out(keywords: Any, decided: Collection[str] = (), **defaults: Any) -> Callable[[T], T]:
     """List these keywords in the signature, type hints and docstring, in place of ``**options``.
 
-    A decorator of functions and classes. The way they are called does not change. ``defaults``:
-    those that differ from the options' own.
+    A decorator of functions and classes. The way they are called does not change. ``decided``:
+    those that are left out; ``defaults``: those that differ from the options' own.
     """
     added = [
         _PARAMETERS[name].replace(default=defaults.get(name, _PARAMETERS[name].default))
-        for name in keywords.__annotations__
+        for name in typing.get_type_hints(keywords)
+        if name not in decided
     ]
 
     def decorate(target: T) -> T:
