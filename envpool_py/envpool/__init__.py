@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -35,6 +35,20 @@ class MakeOptions(PoolOptions, total=False):
     timeout: float | None
 
 
+@overload
+def make(task_id: Env, env_type: Literal["dm"], **kwargs: Any) -> EnvPool: ...
+@overload
+def make(
+    task_id: Env,
+    env_type: Literal["gymnasium", "gym"] = "gymnasium",
+    *,
+    num_envs: int = 1,
+    batch_size: int | None = None,
+    num_threads: int = 0,
+    seed: Any = 42,
+    options: MakeOptions | PoolOptions | None = None,
+    **kwargs: Any,
+) -> GymnasiumEnvPool: ...
 def make(
     task_id: Env,
     env_type: str = "gymnasium",
@@ -104,14 +118,14 @@ def make(
         return face(pool, {**config, **env_kwargs}, task_id)
 
 
-def make_gymnasium(task_id: str | Callable[..., Any], **kwargs: Any) -> GymnasiumEnvPool:
+def make_gymnasium(task_id: Env, **kwargs: Any) -> GymnasiumEnvPool:
     """``make`` with ``env_type="gymnasium"``."""
-    return make(task_id, "gymnasium", **kwargs)  # type: ignore[no-any-return]
+    return make(task_id, "gymnasium", **kwargs)
 
 
-def make_dm(task_id: str | Callable[..., Any], **kwargs: Any) -> EnvPool:
+def make_dm(task_id: Env, **kwargs: Any) -> EnvPool:
     """``make`` with ``env_type="dm"``: batches are a ``dm_env.TimeStep`` of arrays."""
-    return make(task_id, "dm", **kwargs)  # type: ignore[no-any-return]
+    return make(task_id, "dm", **kwargs)
 
 
 make_gym = make_gymnasium

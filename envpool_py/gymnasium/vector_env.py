@@ -19,6 +19,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env.common_spec import UnequalSpacesError
@@ -44,7 +45,8 @@ from envpool_py.pool.pool_classes import ShmemVectorEnv
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker
 
 ObservationMode: TypeAlias = Literal["same", "different"] | tuple[gym.Space[Any], gym.Space[Any]]
-Step = tuple[Any, Array, Array, Array, dict[str, Any]]
+Flags = NDArray[np.bool_]
+Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 _End = Callable[[float | None], list[Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 

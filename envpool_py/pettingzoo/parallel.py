@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py import env_ids as ids_
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.spaces import Array
-from envpool_py.env_ids import Ids
+from envpool_py.env_ids import IdArray, Ids
 from envpool_py.errors import closed_on_error, name_ids
 from envpool_py.options import Autoreset, Backend, NumProcesses
 from envpool_py.pettingzoo.actions import action_columns
@@ -39,14 +40,15 @@ from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.keywords import CommonOptions, Fixed, StartOptions, check_options, spell_out
 from envpool_py.pool.pool_classes import pool_class
-from envpool_py.pool.stats import table
+from envpool_py.pool.stats import Stats, table
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 
 #: ``{agent: (k, ...)}``
 ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
-AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
+Flags = dict[str, NDArray[np.bool_]]
+AgentStep = tuple[ByAgent, dict[str, NDArray[np.float64]], Flags, Flags, dict[str, Any]]
 
 #: The options of the pool that are decided here.
 DECIDED = {
@@ -127,13 +129,28 @@ class ParallelVectorEnv(PoolAdapter):
             self.metadata, self.state_space = self.pool.apply(_facts, id=0)[0]
         self._copies = copy
         self._restarts = own.get("on_error") == "restart"
-        self.possible_agents = list(self._spaces)
+        self.possible_agents: list[str] = list(self._spaces)
         self.groups = _groups_of(self._spaces)
         self._alive = np.zeros((self.num_envs, len(self.possible_agents)), dtype=np.bool_)
 
-    if TYPE_CHECKING:  # the names of a pool that are not defined here; see forward_to_pool
-
-        def __getattr__(self, name: str) -> Any: ...
+    if TYPE_CHECKING:  # of the pool; see forward_to_pool
+        autoreset_mode: gym.vector.AutoresetMode | None
+        batch_ids: IdArray
+        is_async: bool
+        ready_id: list[int]
+        timeout: float | None
+        wait_num: int
+        waiting_id: list[int]
+        workers: list[Any]
+        call: Callable[..., list[Any]]
+        cancel: Callable[..., None]
+        get_env_attr: Callable[..., list[Any]]
+        render: Callable[..., list[Any]]
+        render_grid: Callable[..., Array]
+        restart: Callable[..., None]
+        send_reset: Callable[..., None]
+        set_env_attr: Callable[..., None]
+        stats: Callable[..., Stats]
 
     @property
     def unwrapped(self) -> ParallelVectorEnv:

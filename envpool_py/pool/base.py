@@ -417,12 +417,12 @@ class BaseVectorEnv:
         return self.engine.hosts.restarts.copy()
 
     @property
-    def single_observation_space(self) -> gym.Space[Any] | None:
+    def single_observation_space(self) -> gym.Space[Any]:
         """The observation space of every env; ValueError if two envs have different ones."""
         return common_space("observation_space", self.observation_space)
 
     @property
-    def single_action_space(self) -> gym.Space[Any] | None:
+    def single_action_space(self) -> gym.Space[Any]:
         """The action space of every env; ValueError if two envs have different ones."""
         return common_space("action_space", self.action_space)
 
@@ -437,7 +437,7 @@ class BaseVectorEnv:
         return self.get_env_attr("metadata")
 
     @property
-    def unwrapped(self) -> Any:
+    def unwrapped(self) -> BaseVectorEnv:
         """The pool itself."""
         return self
 

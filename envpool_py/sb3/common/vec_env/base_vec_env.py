@@ -271,18 +271,21 @@ class VecEnvWrapper(VecEnv):
     render = _delegated(VecEnv.render)
 
     @property
-    def unwrapped(self) -> Any:
-        return self.venv.unwrapped
+    def unwrapped(self) -> VecEnv:
+        found: VecEnv = self.venv.unwrapped
+        return found
 
-    def __getattr__(self, name: str) -> Any:
-        # Special names belong to the class. A copy, or a wrapper that is unpickled, has no venv.
-        if name.startswith("__") or vars(self).get("venv") is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        hidden = self.getattr_depth_check(name, already_found=False)
-        if hidden is not None:
-            text = f"has no {name!r}, and the first wrapper that has it hides that of {hidden}"
-            raise AttributeError(f"{_class_name(self)} {text}: ask the VecEnv that is meant")
-        return self.getattr_recursive(name)
+    if not TYPE_CHECKING:  # type checkers would take any misspelt name
+
+        def __getattr__(self, name: str) -> Any:
+            # Special names belong to the class. A copy, or an unpickled wrapper, has no venv.
+            if name.startswith("__") or vars(self).get("venv") is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            hidden = self.getattr_depth_check(name, already_found=False)
+            if hidden is not None:
+                text = f"has no {name!r}, and the first wrapper that has it hides that of {hidden}"
+                raise AttributeError(f"{_class_name(self)} {text}: ask the VecEnv that is meant")
+            return self.getattr_recursive(name)
 
     def getattr_recursive(self, name: str) -> Any:
         """The attribute of the outermost layer that has it; AttributeError if none has it."""
