@@ -96,6 +96,10 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
     """
 
     autoreset_mode: AutoresetMode
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    single_observation_space: gym.Space[Any]
+    single_action_space: gym.Space[Any]
 
     def __init__(
         self,

@@ -55,6 +55,8 @@ class OldGymEnv(gym.Env[Any, Any]):
         # Not by assignment, which sets attributes of the old env.
         vars(self).update(spaces, env=env, metadata=metadata, render_mode=mode, spec=None)
 
+    env: Any
+
     if not TYPE_CHECKING:  # type checkers would take any misspelt name
 
         def __getattr__(self, name: str) -> Any:

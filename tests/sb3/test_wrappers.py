@@ -459,3 +459,11 @@ def test_sync(pair):
         text = f"number 1 of eval_env is {found}, but that of env is VecNormalize"
         with pytest.raises(AssertionError, match=text):
             own.sync_envs_normalization(venv, other)
+
+
+def test_a_wrapper_has_what_every_vec_env_has():
+    with own.VecMonitor(own.VecNormalize(own.DummyVecEnv(walkers(2)))) as venv:
+        assert (len(venv), venv.closed, venv.is_closed) == (2, False, False)
+        assert repr(venv).startswith("VecMonitor(VecNormalize(DummyVecEnv(DummyVectorEnv(")
+        assert venv.restarts.tolist() == [0, 0]
+    assert venv.closed

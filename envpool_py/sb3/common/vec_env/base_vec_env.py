@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, cast
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py import extras, seeding
 from envpool_py.pool import arguments, frame_grid
@@ -235,6 +236,9 @@ class VecEnvWrapper(VecEnv):
     """
 
     venv: Any
+    closed: bool  # read from the VecEnv inside, as these two are
+    is_closed: bool
+    restarts: NDArray[np.int64]
 
     def __init__(
         self,
@@ -296,6 +300,18 @@ class VecEnvWrapper(VecEnv):
         if own and already_found:
             return _class_name(self)
         return self.venv.getattr_depth_check(name, own or already_found)
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({vars(self).get('venv')!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _has(self, name: str) -> bool:
         return name in vars(self) or hasattr(type(self), name)
