@@ -7,13 +7,13 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from envpool_py.env_by_name import Env, find
+from envpool_py.env_by_name import Env, find, takes
 from envpool_py.envpool import atari
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
 from envpool_py.options import Backend, check_count
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
-from envpool_py.pool.keywords import Fixed, PoolOptions, check_env_kwargs, check_options
+from envpool_py.pool.keywords import OWN, Fixed, PoolOptions, check_env_kwargs, check_options
 from envpool_py.pool.make import make as make_pool
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
@@ -24,6 +24,12 @@ _DECIDED = {
     "columns": Fixed(True, "EnvPool returns arrays"),
     "copy": Fixed(True, "EnvPool's batches are yours"),
 }
+
+
+#: EnvPool's names of our options.
+_OWN = {"num_envs": "num_envs", "wait_num": "batch_size", "num_processes": "num_threads"}
+_OWN |= {"env_kwargs": "the keywords of make, which are the env's", "seed": "seed"}
+_OF_MAKE = {"batch_size", "env_kwargs", "num_envs", "seed"}
 
 
 class MakeOptions(PoolOptions, total=False):
@@ -108,10 +114,13 @@ def make(
         if given.setdefault(count, num_threads) != num_threads:
             raise TypeError(f"num_threads and {count} are the same option; pass one of them")
     fixed = {"wait_num": Fixed(size, "batch_size says it"), **_DECIDED}
+    spec = find(task_id)
+    for name in given:
+        if name in _OF_MAKE or (name not in OWN and takes(spec, name)):
+            raise TypeError(f"envpool.make: pass {name} to make itself, not in options")
     given = check_options(given, "envpool.make", given, fixed)
     given |= {name: each.value for name, each in fixed.items()}
-    spec = find(task_id)
-    check_env_kwargs("envpool.make", "options", spec, env_kwargs)
+    check_env_kwargs("envpool.make", "options", spec, env_kwargs, _OWN)
     pool = make_pool(task_id, num_envs, env_kwargs=env_kwargs, **given)
     with closed_on_error(pool):
         config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}

@@ -16,10 +16,12 @@ from envpool_py import env_by_name
 from envpool_py.env_by_name import Env
 from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv, VectorOptions
-from envpool_py.pool.keywords import PoolOptions, check_env_kwargs
+from envpool_py.pool.keywords import WHOLE, PoolOptions, check_env_kwargs
 from envpool_py.pool.make import make
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
+_OWN = {"num_envs": "num_envs", "backend": "vectorization_mode", "wrappers": "wrappers"}
+_OWN |= {"env_kwargs": "the keywords of make_vec, which are the env's"}
 _BACKENDS: dict[Any, Any] = {None: "auto", "sync": "dummy", "async": "shmem"}
 
 
@@ -52,7 +54,7 @@ def make_vec(
     if not (isinstance(found, (str, EnvSpec)) or callable(found)):
         raise gym.error.Error(f"Invalid id type: {type(found)}. Expected `str` or `EnvSpec`")
     found = env_by_name.find(found)
-    check_env_kwargs("make_vec", "vector_kwargs", found, kwargs)
+    check_env_kwargs("make_vec", "vector_kwargs", found, kwargs, _OWN, WHOLE)
     spec, own = None, dict(kwargs)
     if isinstance(found, EnvSpec):
         own = {**copy.deepcopy(found.kwargs), **kwargs}

@@ -119,6 +119,11 @@ FOREIGN = {
     "vectorization_mode": "backend in envpool_py.make, or a pool class",
 }
 
+#: Our options that are meant by names of other libraries.
+MEANT = dict.fromkeys(("asynchronous", "vec_env_cls", "vectorization_mode"), "backend")
+MEANT |= {"batch_size": "wait_num", "n_envs": "num_envs"}
+MEANT |= dict.fromkeys(("num_workers", "num_threads", "max_concurrency"), "num_processes")
+
 #: What says how to pass an option to something that does not take it.
 _HINTS = dict.fromkeys(OF_PROCESSES, "ShmemVectorEnv and SubprocVectorEnv take it") | {
     "num_envs": "it has one env per env_fn; envpool_py.make(env, num_envs) makes copies",
@@ -174,37 +179,68 @@ def check_options(
     if not unknown:
         return rest
     first, text = unknown[0], f"{name} does not take {', '.join(unknown)}"
-    if first in FOREIGN:
-        text = f"{first} is an argument of other libraries; here it is {FOREIGN[first]}"
-        if FOREIGN[first] in fixed:
-            value, reason = fixed[FOREIGN[first]]
+    like = difflib.get_close_matches(first, {*known, *FOREIGN}, 1, 0.75)
+    if like and like[0] in FOREIGN:
+        text = f"{like[0]} is an argument of other libraries; here it is {FOREIGN[like[0]]}"
+        meant = FOREIGN[like[0]]
+        if meant in fixed:
+            value, reason = fixed[meant]
             text += f", which must be {value!r}, because {reason}"
+        elif meant in _HINTS and meant not in known:
+            use = "it takes num_threads" if "num_threads" in known else _HINTS[meant]
+            text += f", which {name} does not take; {use}"
     elif first == "num_processes" and "num_threads" in known:
         text += "; it takes num_threads"
     elif first in _HINTS:
         text += f"; {_HINTS[first]}"
-    elif like := difflib.get_close_matches(first, known, 1):
+    elif like:
         text += f"; did you mean {like[0]}?"
     elif "env_kwargs" in known:
         text += f"; pass arguments of the env as env_kwargs={{{first!r}: ...}}"
+    else:
+        text += f"; pass arguments of the env in its env_fn: lambda: Env({first}=...)"
     raise TypeError(text)
 
 
-def check_env_kwargs(name: str, place: str, env: Env, kwargs: Mapping[str, Any]) -> None:
-    """Raise a TypeError for an argument of the env that is an option of a pool, or a misspelt one.
+def check_env_kwargs(
+    name: str,
+    place: str,
+    env: Env,
+    kwargs: Mapping[str, Any],
+    own: Mapping[str, str],
+    fixed: Mapping[str, Fixed] = {},
+) -> None:
+    """Raise a TypeError for an argument of the env that is like an option of a pool.
 
-    An argument that the env itself has a parameter for is the env's. ``place``: where ``name``
-    takes options.
+    An argument that the env itself has a parameter for is the env's; see ``advice``.
     """
     for key in kwargs:
-        like = difflib.get_close_matches(key, OWN, 1, 0.85)
-        if not (key in FOREIGN or like) or takes(env, key):
-            continue
-        if key in FOREIGN:
-            text = f"{key} is an argument of other libraries; here it is {FOREIGN[key]}"
+        if (text := advice(key, place, own, fixed)) and not takes(env, key):
             raise TypeError(f"{name}: {text}")
-        meant = "is an option of the pool" if key in OWN else f"is no option; {like[0]} is"
-        raise TypeError(f"{name}: {key} {meant}; pass {place}={{{like[0]!r}: ...}}")
+
+
+def advice(
+    key: str, place: str, own: Mapping[str, str], fixed: Mapping[str, Fixed] = {}
+) -> str | None:
+    """Say what to write for an argument that is, or is like, an option of a pool; None: it is none.
+
+    ``place``: where the function takes options; ``own``: its name of some of them; ``fixed``: as in
+    ``check_options``.
+    """
+    names = {*OWN, *FOREIGN, *MEANT.values(), *own.values()}
+    like = difflib.get_close_matches(key, names, 1, 0.85)
+    if not like:
+        return None
+    meant = MEANT.get(like[0], like[0])
+    if meant in fixed:
+        start = "" if key == meant else f"{key}: "
+        return f"{start}{meant} must be {fixed[meant].value!r}, because {fixed[meant].reason}"
+    if like[0] in own.values() or meant in own:
+        return f"{key}: here it is {own.get(meant, like[0])}"
+    if meant in FOREIGN:
+        return f"{key}: here it is {FOREIGN[meant]}"
+    what = "is an option of the pool" if key in OWN else f"is no option; {meant} is"
+    return f"{key} {what}; pass {place}={{{meant!r}: ...}}"
 
 
 def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
