@@ -56,7 +56,7 @@ _EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVec
 _EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray"}
 _EXTRAS |= dict.fromkeys(["AsyncCollector", "Rollout", "evaluate"], "collector")
 _PACKAGES = ["collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "testing", "wrappers"]
-_PACKAGES += ["tianshou"]
+_PACKAGES += ["sessions", "tianshou"]
 
 
 def __getattr__(name: str) -> _Any:

@@ -39,6 +39,7 @@ from . import pettingzoo as pettingzoo
 from . import ray as ray
 from . import sb3 as sb3
 from . import seeding as seeding
+from . import sessions as sessions
 from . import testing as testing
 from . import tianshou as tianshou
 from . import worker as worker

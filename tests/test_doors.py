@@ -334,6 +334,14 @@ def test_gymnasium_finds_make_vec():
         make_vec()
 
 
+def test_the_spec_of_make_vec_is_gymnasiums():
+    for options in [{}, {"vector_kwargs": {"copy": False}}, {"max_episode_steps": 7}]:
+        made = [make(CART, 2, "sync", **options) for make in (make_vec, gym.make_vec)]
+        assert made[0].spec == made[1].spec
+        for envs in made:
+            envs.close()
+
+
 def test_a_pool_is_not_copied_by_a_copy_of_its_interface():
     with make_vec(CART, 2, "sync") as envs:
         with pytest.raises(TypeError, match="VectorEnv cannot be copied or pickled"):

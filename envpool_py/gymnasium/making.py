@@ -22,6 +22,7 @@ from envpool_py.pool.make import make
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
 _OWN = {"num_envs": "num_envs", "backend": "vectorization_mode", "wrappers": "wrappers"}
 _OWN |= {"env_kwargs": "the keywords of make_vec, which are the env's"}
+_ONE = ("num_envs", 1)
 _BACKENDS: dict[Any, Any] = {None: "auto", "sync": "dummy", "async": "shmem"}
 
 
@@ -58,7 +59,8 @@ def make_vec(
     spec, own = None, dict(kwargs)
     if isinstance(found, EnvSpec):
         own = {**copy.deepcopy(found.kwargs), **kwargs}
-        spec = found = dataclasses.replace(found, kwargs={}, vector_entry_point=None)
+        spec = found
+        found = dataclasses.replace(found, kwargs={}, vector_entry_point=None)
     stated: dict[str, Any] = {
         "num_envs": own.pop("num_envs", num_envs),
         "vectorization_mode": own.pop("vectorization_mode", vectorization_mode),
@@ -82,7 +84,8 @@ def make_vec(
     with closed_on_error(pool):
         envs = VectorEnv(pool, **of_face)
     if spec is not None:
-        envs.spec = dataclasses.replace(spec, kwargs={**own, **stated})
+        given = {key: value for key, value in stated.items() if value and (key, value) != _ONE}
+        envs.spec = dataclasses.replace(spec, kwargs={**own, **given})  # as Gymnasium's
     return envs
 
 

@@ -257,6 +257,10 @@ class ParallelVectorEnv(PoolAdapter):
         """As ``recv``, while other coroutines of the event loop run; see the pools' method."""
         return self._by_agent(await self.pool.recv_async())
 
+    def sessions(self) -> Any:
+        """Raise TypeError: the agents of an env act together, and a session steps one env."""
+        raise TypeError("sessions: ParallelVectorEnv has none; step each env by send and recv")
+
     def drain(self) -> AgentStep:
         """Wait for everything in flight and return it as one batch, empty if nothing is."""
         return self._by_agent(self.pool.drain())

@@ -180,7 +180,7 @@ def check_options(
         return rest
     first, text = unknown[0], f"{name} does not take {', '.join(unknown)}"
     like = difflib.get_close_matches(first, {*known, *FOREIGN}, 1, 0.75)
-    if like and like[0] in FOREIGN:
+    if like and like[0] in FOREIGN and first not in _HINTS:
         text = f"{like[0]} is an argument of other libraries; here it is {FOREIGN[like[0]]}"
         meant = FOREIGN[like[0]]
         if meant in fixed:

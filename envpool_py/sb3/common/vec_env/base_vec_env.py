@@ -16,6 +16,7 @@ from typing_extensions import Self
 
 from envpool_py import extras, seeding
 from envpool_py.pool import arguments, frame_grid
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.sb3.registration import register_if_imported
 
 if TYPE_CHECKING:  # the algorithms of Stable-Baselines3 take no other type; no import at run time
@@ -246,6 +247,8 @@ class VecEnvWrapper(VecEnv):
         observation_space: gym.Space[Any] | None = None,
         action_space: gym.Space[Any] | None = None,
     ) -> None:
+        if isinstance(venv, BaseVectorEnv):
+            raise TypeError(f"venv: got {type(venv).__name__}; pass PoolVecEnv(pool) of a pool")
         self.venv = venv
         observed = venv.observation_space if observation_space is None else observation_space
         acted = venv.action_space if action_space is None else action_space
