@@ -165,7 +165,10 @@ class Supervisor:
         self._add_hosts(partial(ProcessHost, context=self.context, shared=shared))
 
     def _add_hosts(self, make: Callable[..., RemoteHost]) -> None:
-        limit, kept_spaces = self._options.step_timeout or SLOW_START, dict[bytes, Any]()
+        limit, kept_spaces = (
+            self._options.step_timeout or SLOW_START,
+            dict[bytes, tuple[Any, bytes]](),
+        )
         for number, share in enumerate(self._shares):
             env_fns = [self._fns[i] for i in share]
             host = make(number, share.tolist(), env_fns, limit, kept_spaces, self.poller)
