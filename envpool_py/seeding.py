@@ -10,8 +10,10 @@ from typing import Any, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-#: The values of ``seed=``: one for all envs, or one per env.
+__all__ = ["Seed", "of_episode", "of_restart", "per_env"]
+
 _One: TypeAlias = SupportsIndex | np.random.SeedSequence
+#: The values of ``seed=``: one for all envs, or one per env.
 Seed: TypeAlias = _One | Sequence[_One | None] | NDArray[Any] | None
 
 
