@@ -6,6 +6,7 @@ from typing import Any as _Any
 
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError
 from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.keywords import PoolOptions
 from envpool_py.pool.make import make
 from envpool_py.pool.pool_classes import (
     DummyVectorEnv,
@@ -34,6 +35,7 @@ __all__ = [
     "EnvTimeoutError",
     "MultiDiscreteToDiscrete",
     "NormalizeReward",
+    "PoolOptions",
     "Replay",
     "ReplayError",
     "RunningMeanStd",
@@ -54,7 +56,7 @@ _EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVec
 _EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray", "AsyncEnv": "env.async_env"}
 _EXTRAS |= dict.fromkeys(["AsyncCollector", "Rollout", "evaluate"], "collector")
 _PACKAGES = ["collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "testing", "wrappers"]
-_PACKAGES += ["tianshou"]
+_PACKAGES += ["sessions", "tianshou"]
 
 
 def __getattr__(name: str) -> _Any:

@@ -13,6 +13,7 @@ from envpool_py.pettingzoo import ParallelVectorEnv as ParallelVectorEnv
 from envpool_py.pettingzoo import PettingZooEnv as PettingZooEnv
 from envpool_py.pettingzoo import SB3MultiAgentVecEnv as SB3MultiAgentVecEnv
 from envpool_py.pool.base import BaseVectorEnv as BaseVectorEnv
+from envpool_py.pool.keywords import PoolOptions as PoolOptions
 from envpool_py.pool.make import make as make
 from envpool_py.pool.pool_classes import DummyVectorEnv as DummyVectorEnv
 from envpool_py.pool.pool_classes import ShmemVectorEnv as ShmemVectorEnv
@@ -39,6 +40,7 @@ from . import pettingzoo as pettingzoo
 from . import ray as ray
 from . import sb3 as sb3
 from . import seeding as seeding
+from . import sessions as sessions
 from . import testing as testing
 from . import tianshou as tianshou
 from . import worker as worker

@@ -22,6 +22,8 @@ from typing import Any
 #: The folder of this package.
 PACKAGE = str(Path(__file__).parent) + os.sep
 
+__all__ = ["EnvError", "EnvTimeoutError", "ReplayError", "WorkerDiedError"]
+
 
 class EnvError(Exception):
     """An env raised an exception, or did not carry out a request.

@@ -1,7 +1,7 @@
 """The options of pools. Each stands here once, with its default, its meaning and its check.
 
 The values are frozen and go whole to where they act: ``ProcessOptions`` to the worker processes,
-``EnvOptions`` to the executor of each env, ``RecoveryOptions`` to recovery, ``PoolOptions`` to the
+``EnvOptions`` to the executor of each env, ``RecoveryOptions`` to recovery, ``BatchOptions`` to the
 pool. ``split`` makes them from keywords.
 """
 
@@ -90,8 +90,8 @@ def _check_fields(options: Any, **checks: Callable[[str, Any], Any]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class PoolOptions:
-    """The options of a pool itself.
+class BatchOptions:
+    """The options of a pool's batches, and of what it measures and records.
 
     Args:
         strict_timeout: after ``timeout`` a batch may be empty, with its usual shapes and dtypes.
@@ -244,13 +244,13 @@ class ProcessOptions:
 class AllOptions(NamedTuple):
     """All options of a pool."""
 
-    pool: PoolOptions
+    pool: BatchOptions
     env: EnvOptions
     recovery: RecoveryOptions
     processes: ProcessOptions
 
 
-CLASSES: tuple[type, ...] = (PoolOptions, EnvOptions, RecoveryOptions, ProcessOptions)
+CLASSES: tuple[type, ...] = (BatchOptions, EnvOptions, RecoveryOptions, ProcessOptions)
 
 
 def split(keywords: Mapping[str, Any]) -> AllOptions:

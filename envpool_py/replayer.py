@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.error import ResetNeeded
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py import env_ids as ids_
 from envpool_py.env import spaces
@@ -37,6 +38,7 @@ from envpool_py.errors import (
 from envpool_py.options import Backend
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
+from envpool_py.pool.keywords import PoolOptions
 from envpool_py.pool.pool_classes import pool_class
 from envpool_py.record import file_format
 from envpool_py.record.file_format import Event, Row
@@ -56,7 +58,7 @@ def replay(
     backend: Backend | Callable[..., BaseVectorEnv] = "dummy",
     deaths: bool = False,
     swaps: Mapping[int, Sequence[Callable[[], Any]]] | None = None,
-    **options: Any,
+    **options: Unpack[PoolOptions],
 ) -> Replay:
     """Repeat the run of a pool with ``record=path``.
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+__all__ = ["Seed", "of_episode", "of_restart", "per_env"]
+
+_One: TypeAlias = SupportsIndex | np.random.SeedSequence
 #: The values of ``seed=``: one for all envs, or one per env.
-Seed: TypeAlias = (
-    "SupportsIndex | np.random.SeedSequence"
-    " | Sequence[SupportsIndex | np.random.SeedSequence | None] | np.ndarray | None"
-)
+Seed: TypeAlias = _One | Sequence[_One | None] | NDArray[Any] | None
 
 
 def per_env(seed: Seed, ids: Sequence[int]) -> list[int | None]:

@@ -25,6 +25,8 @@ import numpy as np
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.worker import EnvWorker, Request
 
+__all__ = ["CountingEnv", "EnvWorkerContract"]
+
 _raises = TestCase().assertRaises  # no pytest is needed to import this module
 
 

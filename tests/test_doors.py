@@ -239,13 +239,71 @@ def test_an_option_reaches_the_env_only_if_the_env_has_a_parameter_for_it():
         (functools.partial(envpool.make, CART, num_envs=2), "options"),
         (functools.partial(make_vec, CART, 2), "vector_kwargs"),
     ]:
-        for name in ("on_error", "wait_num", "num_processes", "timeout"):
+        for name in ("on_error", "measure"):
             with pytest.raises(TypeError, match=f"{name} is an option of the pool; pass {place}="):
                 door(**{name: 3})
         with pytest.raises(TypeError, match=f"on_eror is no option; on_error is; pass {place}="):
             door(on_eror="restart")
-        with pytest.raises(TypeError, match="here it is num_envs"):
-            door(n_envs=3)
+
+
+class Anything(Knobs):
+    def __init__(self, **kwargs):
+        self.kwargs = kwargs
+
+
+ROWS = "wait_num.* must be None, because it waits for all envs"
+RESET = r"an argument of reset\(seed="
+COPIES = "num_envs in envpool_py.make"
+ENV_FN = r"in its env_fn: lambda: Env\("
+ENV_KWARGS = r"pass arguments of the env as env_kwargs=\{"
+PROCESSES = "num_processes, which .*ShmemVectorEnv and SubprocVectorEnv take it"
+#: What each function and class says of a mistake; None: it takes the argument.
+MISTAKES = {
+    "on_eror": ["did you mean on_error"] * 5 + ["no option; on_error is; pass"] * 3,
+    "n_envs": [COPIES] * 5 + ["here it is num_envs"] * 2 + [None],
+    "num_env": [COPIES, COPIES, "did you mean num_envs", COPIES, COPIES]
+    + ["here it is num_envs"] * 2
+    + ["here it is n_envs"],
+    "batch_size": ["here it is wait_num"] * 3 + [ROWS, ROWS, ROWS, None, ROWS],
+    "bach_size": ["here it is wait_num"] * 3 + [ROWS] * 3 + ["here it is batch_size", ROWS],
+    "num_workers": [PROCESSES, "takes num_threads"]
+    + ["num_processes"] * 4
+    + ["here it is num_threads", "num_processes"],
+    "backend": ["the class decides"] * 2
+    + [None, "the class", "the class"]
+    + ["vectorization_mode", r"pass options=\{", "here it is vec_env_cls"],
+    "wait_num": [None] * 3 + [ROWS] * 3 + ["here it is batch_size", ROWS],
+    "render_mode": [ENV_FN, ENV_FN, ENV_KWARGS, ENV_FN, ENV_FN, None, None, "pass env_kwargs="],
+    "max_episode_steps": [ENV_FN, ENV_FN, ENV_KWARGS, ENV_FN, ENV_FN, None, None, "env_kwargs="],
+    "seed": [RESET] * 6 + [None] * 2,
+    "env_kwargs": ["pass env_fns that"] * 2
+    + [None]
+    + ["pass env_fns that"] * 2
+    + ["keywords of make_vec", "keywords of make", None],
+}
+WITH_MISTAKES = {
+    **{name: DOORS[name].make for name in ("DummyVectorEnv", "ThreadVectorEnv")},
+    "make": functools.partial(make, CART, 2),
+    **{name: DOORS[name].make for name in ("VectorEnv", "SubprocVecEnv")},
+    "make_vec": functools.partial(make_vec, Anything, 2),
+    "envpool.make": functools.partial(envpool.make, Anything, num_envs=2),
+    "make_vec_env": functools.partial(make_vec_env, Anything),
+}
+
+
+@pytest.mark.parametrize("number", range(len(WITH_MISTAKES)), ids=[*WITH_MISTAKES])
+def test_a_mistake_is_named_with_what_to_write(number):
+    door = [*WITH_MISTAKES.values()][number]
+    for mistake, texts in MISTAKES.items():
+        if texts[number] is not None:
+            with pytest.raises((TypeError, ValueError), match=texts[number]):
+                door(**{mistake: 3})
+
+
+def test_options_of_envpools_make_are_not_its_arguments():
+    for name in ("batch_size", "num_envs", "env_kwargs", "max_episode_steps"):
+        with pytest.raises(TypeError, match=f"pass {name} to make itself, not in options"):
+            envpool.make(CART, num_envs=2, options={name: 1})
 
 
 def test_gymnasium_resets_get_seed_and_options():
@@ -274,6 +332,14 @@ def test_gymnasium_finds_make_vec():
         del gym.registry["FoundCart-v0"]
     with pytest.raises(TypeError, match="the id is missing"):
         make_vec()
+
+
+def test_the_spec_of_make_vec_is_gymnasiums():
+    for options in [{}, {"vector_kwargs": {"copy": False}}, {"max_episode_steps": 7}]:
+        made = [make(CART, 2, "sync", **options) for make in (make_vec, gym.make_vec)]
+        assert made[0].spec == made[1].spec
+        for envs in made:
+            envs.close()
 
 
 def test_a_pool_is_not_copied_by_a_copy_of_its_interface():

@@ -75,8 +75,8 @@ class EpisodeWriter:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        observation_space: gym.Space[Any] | None,
-        action_space: gym.Space[Any] | None,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
         metadata: Mapping[str, Any] | None = None,
         *,
         append: bool = False,
@@ -241,8 +241,8 @@ class EpisodeWriter:
 def save(
     path: str | os.PathLike[str],
     episodes: Iterable[Episode],
-    observation_space: gym.Space[Any] | None,
-    action_space: gym.Space[Any] | None,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Write ``episodes`` to ``path``; arguments and errors as for ``EpisodeWriter``."""

@@ -17,7 +17,7 @@ from envpool_py.errors import EnvError
 
 
 class Batches:
-    """Gathers rows of the block into batches for the caller; see ``PoolOptions``."""
+    """Gathers rows of the block into batches for the caller; see ``BatchOptions``."""
 
     def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
         self._block, self._layout = block, block.spec.obs

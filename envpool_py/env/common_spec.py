@@ -63,10 +63,12 @@ class SpaceList(list[Any]):
         raise AttributeError(f"{text}, or pool.single_action_space and single_observation_space")
 
 
-def common_space(name: str, spaces: Any) -> gym.Space[Any] | None:
+def common_space(name: str, spaces: Any) -> gym.Space[Any]:
+    """Return the space of all envs, or None if they declare none."""
     # A vector env of another library has one for all.
-    per_env: list[gym.Space[Any] | None] = spaces if isinstance(spaces, list) else [spaces]
+    per_env: list[Any] = spaces if isinstance(spaces, list) else [spaces]
     for i, space in enumerate(per_env):
         if space != per_env[0]:
             raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {per_env[0]}")
-    return per_env[0]
+    found: gym.Space[Any] = per_env[0]
+    return found

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, overload
 
 import numpy as np
 
-from envpool_py.env_by_name import Env, find
+from envpool_py.env_by_name import Env, find, takes
 from envpool_py.envpool import atari
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
-from envpool_py.options import check_count
+from envpool_py.options import Backend, check_count
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
-from envpool_py.pool.keywords import Fixed, check_env_kwargs, check_options
+from envpool_py.pool.keywords import OWN, Fixed, PoolOptions, check_env_kwargs, check_options
 from envpool_py.pool.make import make as make_pool
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
@@ -26,6 +26,35 @@ _DECIDED = {
 }
 
 
+#: EnvPool's names of our options.
+_OWN = {"num_envs": "num_envs", "wait_num": "batch_size", "num_processes": "num_threads"}
+_OWN |= {"env_kwargs": "the keywords of make, which are the env's", "seed": "seed"}
+_OF_MAKE = {"batch_size", "env_kwargs", "num_envs", "seed"}
+
+
+class MakeOptions(PoolOptions, total=False):
+    """The ``options`` of ``make``: those of ``envpool_py.make``."""
+
+    backend: Backend | Literal["auto"]
+    wrappers: Sequence[Callable[[Any], Any]]
+    wait_num: int | None
+    timeout: float | None
+
+
+@overload
+def make(task_id: Env, env_type: Literal["dm"], **kwargs: Any) -> EnvPool: ...
+@overload
+def make(
+    task_id: Env,
+    env_type: Literal["gymnasium", "gym"] = "gymnasium",
+    *,
+    num_envs: int = 1,
+    batch_size: int | None = None,
+    num_threads: int = 0,
+    seed: Any = 42,
+    options: MakeOptions | PoolOptions | None = None,
+    **kwargs: Any,
+) -> GymnasiumEnvPool: ...
 def make(
     task_id: Env,
     env_type: str = "gymnasium",
@@ -37,7 +66,7 @@ def make(
     thread_affinity_offset: int = -1,
     max_num_players: int = 1,
     gym_reset_return_info: bool = True,
-    options: Mapping[str, Any] | None = None,
+    options: MakeOptions | PoolOptions | None = None,
     **env_kwargs: Any,
 ) -> Any:
     """Make a pool with EnvPool's interface.
@@ -85,24 +114,27 @@ def make(
         if given.setdefault(count, num_threads) != num_threads:
             raise TypeError(f"num_threads and {count} are the same option; pass one of them")
     fixed = {"wait_num": Fixed(size, "batch_size says it"), **_DECIDED}
-    options = check_options(given, "envpool.make", given, fixed)
-    options |= {name: each.value for name, each in fixed.items()}
     spec = find(task_id)
-    check_env_kwargs("envpool.make", "options", spec, env_kwargs)
-    pool = make_pool(task_id, num_envs, env_kwargs=env_kwargs, **options)
+    for name in given:
+        if name in _OF_MAKE or (name not in OWN and takes(spec, name)):
+            raise TypeError(f"envpool.make: pass {name} to make itself, not in options")
+    given = check_options(given, "envpool.make", given, fixed)
+    given |= {name: each.value for name, each in fixed.items()}
+    check_env_kwargs("envpool.make", "options", spec, env_kwargs, _OWN)
+    pool = make_pool(task_id, num_envs, env_kwargs=env_kwargs, **given)
     with closed_on_error(pool):
         config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}
         return face(pool, {**config, **env_kwargs}, task_id)
 
 
-def make_gymnasium(task_id: str | Callable[..., Any], **kwargs: Any) -> GymnasiumEnvPool:
+def make_gymnasium(task_id: Env, **kwargs: Any) -> GymnasiumEnvPool:
     """``make`` with ``env_type="gymnasium"``."""
-    return make(task_id, "gymnasium", **kwargs)  # type: ignore[no-any-return]
+    return make(task_id, "gymnasium", **kwargs)
 
 
-def make_dm(task_id: str | Callable[..., Any], **kwargs: Any) -> EnvPool:
+def make_dm(task_id: Env, **kwargs: Any) -> EnvPool:
     """``make`` with ``env_type="dm"``: batches are a ``dm_env.TimeStep`` of arrays."""
-    return make(task_id, "dm", **kwargs)  # type: ignore[no-any-return]
+    return make(task_id, "dm", **kwargs)
 
 
 make_gym = make_gymnasium

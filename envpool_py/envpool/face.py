@@ -7,10 +7,11 @@ import importlib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env_ids import IdArray, Ids, one_of, resolve
 from envpool_py.gymnasium.infos import combine_rows
@@ -18,6 +19,10 @@ from envpool_py.gymnasium.vector_env import split_mask
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.seeding import Seed, per_env
+
+#: (obs, reward, terminated, truncated, info)
+Flags = NDArray[np.bool_]
+Step = tuple[Any, NDArray[np.float32], Flags, Flags, dict[str, Any]]
 
 
 class EnvPool(PoolAdapter):
@@ -164,6 +169,10 @@ class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[
     arrays with ``env_id``, ``elapsed_step`` and the envs' own infos.
     """
 
+    if TYPE_CHECKING:
+        recv: Callable[..., Step]
+        step: Callable[..., Step]  # type: ignore[assignment]
+        reset: Callable[..., tuple[Any, dict[str, Any]]]
     is_vector_env = True
     _mode = gym.vector.AutoresetMode.NEXT_STEP
     metadata: Any = {"render_modes": ["rgb_array"], "autoreset_mode": _mode}  # noqa: RUF012

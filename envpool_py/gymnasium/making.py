@@ -5,29 +5,32 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, VectorizeMode
 
 from envpool_py import env_by_name
 from envpool_py.env_by_name import Env
 from envpool_py.errors import closed_on_error
-from envpool_py.gymnasium.vector_env import VectorEnv
-from envpool_py.pool.keywords import check_env_kwargs
+from envpool_py.gymnasium.vector_env import VectorEnv, VectorOptions
+from envpool_py.pool.keywords import WHOLE, PoolOptions, check_env_kwargs
 from envpool_py.pool.make import make
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
+_OWN = {"num_envs": "num_envs", "backend": "vectorization_mode", "wrappers": "wrappers"}
+_OWN |= {"env_kwargs": "the keywords of make_vec, which are the env's"}
+_ONE = ("num_envs", 1)
 _BACKENDS: dict[Any, Any] = {None: "auto", "sync": "dummy", "async": "shmem"}
 
 
 def make_vec(
     id: Env | None = None,  # noqa: A002 - Gymnasium's name
     num_envs: int = 1,
-    vectorization_mode: str | None = None,
-    vector_kwargs: Mapping[str, Any] | None = None,
+    vectorization_mode: Literal["sync", "async"] | VectorizeMode | None = None,
+    vector_kwargs: VectorOptions | PoolOptions | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] | None = None,
     **kwargs: Any,
 ) -> VectorEnv:
@@ -52,11 +55,12 @@ def make_vec(
     if not (isinstance(found, (str, EnvSpec)) or callable(found)):
         raise gym.error.Error(f"Invalid id type: {type(found)}. Expected `str` or `EnvSpec`")
     found = env_by_name.find(found)
-    check_env_kwargs("make_vec", "vector_kwargs", found, kwargs)
+    check_env_kwargs("make_vec", "vector_kwargs", found, kwargs, _OWN, WHOLE)
     spec, own = None, dict(kwargs)
     if isinstance(found, EnvSpec):
         own = {**copy.deepcopy(found.kwargs), **kwargs}
-        spec = found = dataclasses.replace(found, kwargs={}, vector_entry_point=None)
+        spec = found
+        found = dataclasses.replace(found, kwargs={}, vector_entry_point=None)
     stated: dict[str, Any] = {
         "num_envs": own.pop("num_envs", num_envs),
         "vectorization_mode": own.pop("vectorization_mode", vectorization_mode),
@@ -80,7 +84,8 @@ def make_vec(
     with closed_on_error(pool):
         envs = VectorEnv(pool, **of_face)
     if spec is not None:
-        envs.spec = dataclasses.replace(spec, kwargs={**own, **stated})
+        given = {key: value for key, value in stated.items() if value and (key, value) != _ONE}
+        envs.spec = dataclasses.replace(spec, kwargs={**own, **given})  # as Gymnasium's
     return envs
 
 

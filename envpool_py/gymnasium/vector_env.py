@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -19,6 +19,8 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env.common_spec import UnequalSpacesError
 from envpool_py.env.request import Request
@@ -27,19 +29,47 @@ from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, closed_on_error, name_ids
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.interrupts import is_interrupt
-from envpool_py.options import NEXT_STEP, Autoreset, Context, autoreset_mode_of
+from envpool_py.options import NEXT_STEP, Autoreset, Context, NumProcesses, autoreset_mode_of
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
-from envpool_py.pool.keywords import WHOLE, check_options, one_of
+from envpool_py.pool.keywords import (
+    WHOLE,
+    CommonOptions,
+    WorkerOptions,
+    check_options,
+    one_of,
+    spell_out,
+)
 from envpool_py.pool.pool_classes import ShmemVectorEnv
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker
 
-Step = tuple[Any, Array, Array, Array, dict[str, Any]]
+ObservationMode: TypeAlias = Literal["same", "different"] | tuple[gym.Space[Any], gym.Space[Any]]
+Flags = NDArray[np.bool_]
+Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 _End = Callable[[float | None], list[Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
+class _Options(CommonOptions, WorkerOptions, total=False):
+    """The keywords of ``VectorEnv``, after its own."""
+
+
+class VectorOptions(_Options, total=False):
+    """The options in ``vector_kwargs`` of ``make_vec``: all arguments of ``VectorEnv``."""
+
+    shared_memory: bool
+    copy: bool
+    context: Context
+    daemon: bool
+    observation_mode: ObservationMode
+    autoreset_mode: Autoreset
+    max_concurrency: int | None
+    num_processes: NumProcesses
+    start_method: Context
+
+
+@spell_out(_Options, columns=True, reset_first=False)
 class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
 
@@ -52,17 +82,24 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         env_fns: one callable per env, or a pool that waits for all rows; see ``options``.
         shared_memory: False allows spaces that are none of Gymnasium's; no other effect.
         copy: False: observations are views that the next call changes.
-        daemon: no effect; the processes end with this one. ``worker`` is not supported.
+        context: how processes are started, as in ``ShmemVectorEnv``.
+        daemon: no effect; the processes end with this one.
+        worker: not supported.
+        observation_mode: as in Gymnasium.
         autoreset_mode: in any spelling; None: Gymnasium's ``Disabled``. A pool has its own.
         max_concurrency: Gymnasium's name for ``num_processes``; pass one of them.
-        **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
-            other arguments are Gymnasium's.
+        num_processes: as in ``ShmemVectorEnv``.
+        start_method: the same as ``context``.
 
     Raises:
         RuntimeError: the envs have different spaces. EnvError: an env_fn raised.
     """
 
     autoreset_mode: AutoresetMode
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    single_observation_space: gym.Space[Any]
+    single_action_space: gym.Space[Any]
 
     def __init__(
         self,
@@ -72,20 +109,23 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         context: Context = None,
         daemon: bool = True,  # noqa: ARG002 - Gymnasium's
         worker: None = None,
-        observation_mode: Literal["same", "different"]
-        | tuple[gym.Space[Any], gym.Space[Any]] = "same",
+        observation_mode: ObservationMode = "same",
         autoreset_mode: Autoreset = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
-        **options: Any,
+        *,
+        num_processes: NumProcesses = None,
+        start_method: Context = None,
+        **options: Unpack[_Options],
     ) -> None:
         if worker is not None:
             raise ValueError("A custom `worker` is not supported; pass a pool of your EnvWorker")
         mode = autoreset_mode_of(autoreset_mode)
         given = {"max_concurrency": max_concurrency, "context": context, **options}
+        given |= {"num_processes": num_processes, "start_method": start_method}
         if not isinstance(env_fns, BaseVectorEnv):
-            options = self.options({"autoreset_mode": mode, **given})
+            own = self.options({"autoreset_mode": mode, **given})
             try:
-                self.pool = ShmemVectorEnv(env_fns, **options)
+                self.pool = ShmemVectorEnv(env_fns, **own)
             except UnequalSpacesError as error:
                 raise RuntimeError(str(error)) from None  # as Gymnasium does
         elif set(given.values()) != {None} or mode not in (
@@ -122,7 +162,9 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
                 raise ValueError(f"{text} an integer or None, got {type(limit)}.")
             if limit < 1:
                 raise ValueError(f"{text} a positive or None, got {limit}.")
-            own["num_processes"] = one_of("max_concurrency", limit, own, "num_processes")
+            own["num_processes"] = one_of(
+                "max_concurrency", limit, "num_processes", own.get("num_processes")
+            )
         return own
 
     def _describe(self, observation_mode: Any, *, shared_memory: bool) -> None:

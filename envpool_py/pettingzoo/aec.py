@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
-from pettingzoo.utils.wrappers import BaseWrapper
 
 from envpool_py.env.spaces import snapshot
 from envpool_py.pettingzoo import agent_spaces
 from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, OBSERVATION, AgentSpaces, common
 from envpool_py.pettingzoo.convert import Direct, as_aec, set_inside
+
+if TYPE_CHECKING:  # a BaseWrapper has any attribute for type checkers
+    from pettingzoo import AECEnv as _Base
+else:
+    from pettingzoo.utils.wrappers import BaseWrapper as _Base
 
 #: (obs, rewards, terminated, truncated, info)
 Row = tuple[dict[str, Any], NDArray[np.float64], bool, bool, dict[str, Any]]
@@ -21,7 +25,7 @@ Row = tuple[dict[str, Any], NDArray[np.float64], bool, bool, dict[str, Any]]
 CALLER, SKIP = "caller", "skip"
 
 
-class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
+class PettingZooEnv(_Base):  # type: ignore[misc]
     """A PettingZoo AEC env whose ``reset`` and ``step`` return the row of the agent to act.
 
     These two methods are as in Gymnasium, so the env works in every pool and with Tianshou's
@@ -48,7 +52,13 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         ValueError: the agents' spaces differ, or the env does not name its possible agents.
     """
 
-    def __init__(self, env: Any, *, dead_steps: str = CALLER, heterogeneous: bool = False) -> None:
+    def __init__(
+        self,
+        env: Any,
+        *,
+        dead_steps: Literal["caller", "skip"] = "caller",
+        heterogeneous: bool = False,
+    ) -> None:
         if dead_steps not in (CALLER, SKIP):
             raise ValueError(f"dead_steps must be 'caller' or 'skip', got {dead_steps!r}")
         aec = as_aec(env)
@@ -123,7 +133,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         obs, _, _, _, info = self._settled()
         return obs, info
 
-    def step(self, action: Any) -> Row | None:
+    def step(self, action: Any) -> Row:
         """Carry out the action of the agent to act, ``agent_selection``.
 
         Args:
@@ -158,7 +168,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         if action is None and not dead:
             raise ValueError(f"agent {agent!r} is alive; None is the action of a dead agent alone")
         self.env.step(action)
-        return None if self._iterated else self._settled()
+        return cast("Row", None) if self._iterated else self._settled()
 
     def seed(self, seed: int | None = None) -> None:
         """Set the seed of the next ``reset``."""

@@ -14,7 +14,7 @@ import pettingzoo
 from numpy.typing import NDArray
 
 from envpool_py.env_by_name import make_env
-from envpool_py.pettingzoo.aec import SKIP, PettingZooEnv
+from envpool_py.pettingzoo.aec import PettingZooEnv
 from envpool_py.pool.base import BaseVectorEnv
 
 
@@ -53,7 +53,7 @@ def make_by_name(
     if make is None:
         raise ValueError(f"PettingZoo knows no env {name!r}")
     env = make_env(make, dict(kwargs), wrappers)
-    return PettingZooEnv(env, dead_steps=SKIP, heterogeneous=True)
+    return PettingZooEnv(env, dead_steps="skip", heterogeneous=True)
 
 
 class RandomLegalPolicy:

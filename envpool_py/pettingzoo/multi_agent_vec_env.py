@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py import seeding
 from envpool_py.env import spaces
 from envpool_py.env.spaces import Array
 from envpool_py.errors import closed_on_error
-from envpool_py.options import Backend
+from envpool_py.options import Backend, NumProcesses
 from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
 from envpool_py.pettingzoo.parallel import DECIDED, ByAgent, ParallelVectorEnv, side_by_side
-from envpool_py.pool.keywords import check_options
+from envpool_py.pool.keywords import InProcessOptions, StartOptions, check_options, spell_out
 from envpool_py.pool.pool_classes import pool_class
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
@@ -44,6 +45,14 @@ class _InRows(ParallelVectorEnv):
         return matrix.reshape(-1)
 
 
+class _Options(InProcessOptions, StartOptions, total=False):
+    """The keywords of ``SB3MultiAgentVecEnv``, after its own."""
+
+
+_DECIDED = {**DECIDED_BY_VEC_ENVS, **DECIDED}
+
+
+@spell_out(_Options, _DECIDED)
 class SB3MultiAgentVecEnv(OverPool):
     """Parallel envs with equal agents as a VecEnv: one row per agent, those of an env together.
 
@@ -60,7 +69,8 @@ class SB3MultiAgentVecEnv(OverPool):
             PettingZoo's ``aec_to_parallel`` takes.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"`` or ``"ray"``.
         num_processes: over how many processes the envs are spread; None is one for each env.
-        **options: of the pool: ``context``, ``episode_seeds``, ``reset_fn``.
+        context: how worker processes are started, as in ``ShmemVectorEnv``.
+        start_method: the same as ``context``.
 
     Attributes:
         pool: steps the envs; a ``ParallelVectorEnv``, but for the form of rewards and flags.
@@ -78,18 +88,18 @@ class SB3MultiAgentVecEnv(OverPool):
         self,
         env_fns: Sequence[Callable[[], Any]],
         backend: Backend = "shmem",
-        num_processes: int | None = None,
-        **options: Any,
+        num_processes: NumProcesses = None,
+        **options: Unpack[_Options],
     ) -> None:
         name, known = type(self).__name__, pool_class(backend)
-        options = check_options(known, name, options, {**DECIDED_BY_VEC_ENVS, **DECIDED})
+        own = check_options(known, name, options, _DECIDED)
         self.pool = pool = _InRows(
             env_fns,
             backend,
             autoreset_mode="same_step",
             num_processes=num_processes,
             copy=False,  # rows are new in any case
-            **options,
+            **own,
         )
         with closed_on_error(pool):
             agents = self.possible_agents = pool.possible_agents

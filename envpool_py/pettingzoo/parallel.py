@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py import env_ids as ids_
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.spaces import Array
-from envpool_py.env_ids import Ids
+from envpool_py.env_ids import IdArray, Ids
 from envpool_py.errors import closed_on_error, name_ids
 from envpool_py.options import Autoreset, Backend, NumProcesses
 from envpool_py.pettingzoo.actions import action_columns
@@ -36,16 +38,17 @@ from envpool_py.pettingzoo.packed_env import (
 )
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
-from envpool_py.pool.keywords import Fixed, check_options
+from envpool_py.pool.keywords import CommonOptions, Fixed, StartOptions, check_options, spell_out
 from envpool_py.pool.pool_classes import pool_class
-from envpool_py.pool.stats import table
+from envpool_py.pool.stats import Stats, table
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 
 #: ``{agent: (k, ...)}``
 ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
-AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
+Flags = dict[str, NDArray[np.bool_]]
+AgentStep = tuple[ByAgent, dict[str, NDArray[np.float64]], Flags, Flags, dict[str, Any]]
 
 #: The options of the pool that are decided here.
 DECIDED = {
@@ -56,6 +59,11 @@ DECIDED = {
 _R = TypeVar("_R")
 
 
+class _Options(CommonOptions, StartOptions, total=False):
+    """The keywords of ``ParallelVectorEnv``, after its own."""
+
+
+@spell_out(_Options, DECIDED)
 class ParallelVectorEnv(PoolAdapter):
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
@@ -74,7 +82,8 @@ class ParallelVectorEnv(PoolAdapter):
             ``"dummy"``.
         state_in_info: add ``env.state()`` to every row, as ``info["state"]``.
         copy: False: observations, masks and states are valid only until the next call.
-        **options: of the pool: ``context``, ``episode_seeds``, ``on_error``, ``measure``, ...
+        context: how worker processes are started, as in ``ShmemVectorEnv``.
+        start_method: the same as ``context``.
 
     Attributes:
         pool: the pool that steps the envs, one row per env.
@@ -102,31 +111,46 @@ class ParallelVectorEnv(PoolAdapter):
         *,
         state_in_info: bool = False,
         copy: bool = True,
-        **options: Any,
+        **options: Unpack[_Options],
     ) -> None:
         cls = pool_class(backend)
-        options = check_options(cls, type(self).__name__, options, DECIDED)
+        own = check_options(cls, type(self).__name__, options, DECIDED)
         if num_processes is not None:
-            options["num_processes"] = num_processes
+            own["num_processes"] = num_processes
         make = [
             functools.partial(PackedEnv, env_fn, with_state=state_in_info)
             for env_fn in check_env_fns(env_fns)
         ]
-        options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
-        self.pool = cls(make, wait_num, timeout, **options)
+        own |= {"autoreset_mode": autoreset_mode, "columns": True, "copy": False}
+        self.pool = cls(make, wait_num, timeout, **own)
         with closed_on_error(self.pool):
             rows: Any = self.pool.single_observation_space
             self._spaces: AgentSpaces = rows.own
             self.metadata, self.state_space = self.pool.apply(_facts, id=0)[0]
         self._copies = copy
-        self._restarts = options.get("on_error") == "restart"
-        self.possible_agents = list(self._spaces)
+        self._restarts = own.get("on_error") == "restart"
+        self.possible_agents: list[str] = list(self._spaces)
         self.groups = _groups_of(self._spaces)
         self._alive = np.zeros((self.num_envs, len(self.possible_agents)), dtype=np.bool_)
 
-    if TYPE_CHECKING:  # the names of a pool that are not defined here; see forward_to_pool
-
-        def __getattr__(self, name: str) -> Any: ...
+    if TYPE_CHECKING:  # of the pool; see forward_to_pool
+        autoreset_mode: gym.vector.AutoresetMode | None
+        batch_ids: IdArray
+        is_async: bool
+        ready_id: list[int]
+        timeout: float | None
+        wait_num: int
+        waiting_id: list[int]
+        workers: list[Any]
+        call: Callable[..., list[Any]]
+        cancel: Callable[..., None]
+        get_env_attr: Callable[..., list[Any]]
+        render: Callable[..., list[Any]]
+        render_grid: Callable[..., Array]
+        restart: Callable[..., None]
+        send_reset: Callable[..., None]
+        set_env_attr: Callable[..., None]
+        stats: Callable[..., Stats]
 
     @property
     def unwrapped(self) -> ParallelVectorEnv:
@@ -232,6 +256,10 @@ class ParallelVectorEnv(PoolAdapter):
     async def recv_async(self) -> AgentStep:
         """As ``recv``, while other coroutines of the event loop run; see the pools' method."""
         return self._by_agent(await self.pool.recv_async())
+
+    def sessions(self) -> Any:
+        """Raise TypeError: the agents of an env act together, and a session steps one env."""
+        raise TypeError("sessions: ParallelVectorEnv has none; step each env by send and recv")
 
     def drain(self) -> AgentStep:
         """Wait for everything in flight and return it as one batch, empty if nothing is."""

@@ -34,7 +34,7 @@ from envpool_py.pool import arguments, call_guard, engine_for_sessions, frame_gr
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.inner import Inner
-from envpool_py.pool.keywords import ProcessPoolKeywords, check_options, spell_out
+from envpool_py.pool.keywords import ProcessPoolOptions, check_options, spell_out
 from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_isinstance import class_of
@@ -49,7 +49,7 @@ from envpool_py.worker.host_group import HostGroup
 RECORDED = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
 
 
-@spell_out(ProcessPoolKeywords)
+@spell_out(ProcessPoolOptions)
 class BaseVectorEnv:
     """A pool of envs, each with an id, stepped in whole or partial batches.
 
@@ -89,7 +89,7 @@ class BaseVectorEnv:
         timeout: float | None = None,
         *,
         num_processes: int | None = None,
-        **options: Unpack[ProcessPoolKeywords],
+        **options: Unpack[ProcessPoolOptions],
     ) -> None:
         self.is_closed = self._is_freed = True  # until construction has succeeded
         self._closing: FrameType | None = None  # of the last call of ``close``
@@ -416,12 +416,12 @@ class BaseVectorEnv:
         return self.engine.hosts.restarts.copy()
 
     @property
-    def single_observation_space(self) -> gym.Space[Any] | None:
+    def single_observation_space(self) -> gym.Space[Any]:
         """The observation space of every env; ValueError if two envs have different ones."""
         return common_space("observation_space", self.observation_space)
 
     @property
-    def single_action_space(self) -> gym.Space[Any] | None:
+    def single_action_space(self) -> gym.Space[Any]:
         """The action space of every env; ValueError if two envs have different ones."""
         return common_space("action_space", self.action_space)
 
@@ -436,7 +436,7 @@ class BaseVectorEnv:
         return self.get_env_attr("metadata")
 
     @property
-    def unwrapped(self) -> Any:
+    def unwrapped(self) -> BaseVectorEnv:
         """The pool itself."""
         return self
 

@@ -15,6 +15,7 @@ import difflib
 import inspect
 import os
 import re
+import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
@@ -22,6 +23,8 @@ from envpool_py.env_by_name import Env, takes
 from envpool_py.options import (
     CLASSES,
     Autoreset,
+    Context,
+    NumProcesses,
     OnError,
     ProcessOptions,
     ResetFn,
@@ -38,30 +41,37 @@ _PARAMETERS = {
     for cls in CLASSES
     for name, parameter in inspect.signature(cls, eval_str=True).parameters.items()
 }
+for _name in ("context", "start_method"):
+    _PARAMETERS[_name] = _PARAMETERS["recycle"].replace(name=_name, annotation=Context)
 
 
-class PoolKeywords(TypedDict, total=False):
-    """The keywords of all pools and of ``make``."""
+class CommonOptions(TypedDict, total=False):
+    """The options that every class and function takes which makes a pool."""
 
-    strict_timeout: bool
-    copy: bool
-    reset_first: bool
-    measure: bool
-    record: str | os.PathLike[str] | None
-    episode_seeds: bool
-    reset_fn: ResetFn | None
-    recycle: int | None
-    validate: Validate
     on_error: OnError
     max_restarts: int | None
     restart_backoff: float
     on_restart: Callable[[int, Any], object] | None
-    autoreset_mode: Autoreset
+    episode_seeds: bool
+    reset_fn: ResetFn | None
+    recycle: int | None
+    validate: Validate
+    record: str | os.PathLike[str] | None
+    measure: bool
+    strict_timeout: bool
     columns: bool
+    reset_first: bool
 
 
-class ProcessPoolKeywords(PoolKeywords, total=False):
-    """The keywords of ``ShmemVectorEnv``, ``SubprocVectorEnv`` and ``make``."""
+class InProcessOptions(CommonOptions, total=False):
+    """The options of ``DummyVectorEnv``, as keywords; of all pools."""
+
+    autoreset_mode: Autoreset
+    copy: bool
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The options of worker processes."""
 
     threads_per_process: int | None
     affinity: bool
@@ -70,10 +80,30 @@ class ProcessPoolKeywords(PoolKeywords, total=False):
     fresh_process: bool
 
 
+class StartOptions(WorkerOptions, total=False):
+    """The options of worker processes, and how they are started: two names of one option."""
+
+    context: Context
+    start_method: Context
+
+
+class ProcessPoolOptions(InProcessOptions, WorkerOptions, total=False):
+    """The keywords of ``ShmemVectorEnv``, ``SubprocVectorEnv`` and ``make``, after their own."""
+
+
+class PoolOptions(InProcessOptions, StartOptions, total=False):
+    """The options of a pool of worker processes, for a dict of them that type checkers check.
+
+    ``options: PoolOptions = {"on_error": "restart"}``; ``SubprocVectorEnv(env_fns, **options)``
+    """
+
+    num_processes: NumProcesses
+
+
 #: Options that only pools with processes take; of these, threads take ``step_timeout``.
 OF_PROCESSES = {"context", "start_method", *ProcessOptions.__annotations__}
 #: All our options, and the arguments that a function has instead of ``env_fns``.
-OWN = {*ProcessPoolKeywords.__annotations__, *OF_PROCESSES, "wait_num", "timeout"}
+OWN = {*ProcessPoolOptions.__annotations__, *OF_PROCESSES, "wait_num", "timeout"}
 OWN |= {"backend", "env_kwargs", "wrappers"}
 
 #: Arguments of other libraries' pools, and the names of ours.
@@ -88,6 +118,11 @@ FOREIGN = {
     "vec_env_cls": "backend in envpool_py.make, or a pool class",
     "vectorization_mode": "backend in envpool_py.make, or a pool class",
 }
+
+#: Our options that are meant by names of other libraries.
+MEANT = dict.fromkeys(("asynchronous", "vec_env_cls", "vectorization_mode"), "backend")
+MEANT |= {"batch_size": "wait_num", "n_envs": "num_envs"}
+MEANT |= dict.fromkeys(("num_workers", "num_threads", "max_concurrency"), "num_processes")
 
 #: What says how to pass an option to something that does not take it.
 _HINTS = dict.fromkeys(OF_PROCESSES, "ShmemVectorEnv and SubprocVectorEnv take it") | {
@@ -144,56 +179,87 @@ def check_options(
     if not unknown:
         return rest
     first, text = unknown[0], f"{name} does not take {', '.join(unknown)}"
-    if first in FOREIGN:
-        text = f"{first} is an argument of other libraries; here it is {FOREIGN[first]}"
-        if FOREIGN[first] in fixed:
-            value, reason = fixed[FOREIGN[first]]
+    like = difflib.get_close_matches(first, {*known, *FOREIGN}, 1, 0.75)
+    if like and like[0] in FOREIGN and first not in _HINTS:
+        text = f"{like[0]} is an argument of other libraries; here it is {FOREIGN[like[0]]}"
+        meant = FOREIGN[like[0]]
+        if meant in fixed:
+            value, reason = fixed[meant]
             text += f", which must be {value!r}, because {reason}"
+        elif meant in _HINTS and meant not in known:
+            use = "it takes num_threads" if "num_threads" in known else _HINTS[meant]
+            text += f", which {name} does not take; {use}"
     elif first == "num_processes" and "num_threads" in known:
         text += "; it takes num_threads"
     elif first in _HINTS:
         text += f"; {_HINTS[first]}"
-    elif like := difflib.get_close_matches(first, known, 1):
+    elif like:
         text += f"; did you mean {like[0]}?"
     elif "env_kwargs" in known:
         text += f"; pass arguments of the env as env_kwargs={{{first!r}: ...}}"
+    else:
+        text += f"; pass arguments of the env in its env_fn: lambda: Env({first}=...)"
     raise TypeError(text)
 
 
-def check_env_kwargs(name: str, place: str, env: Env, kwargs: Mapping[str, Any]) -> None:
-    """Raise a TypeError for an argument of the env that is an option of a pool, or a misspelt one.
+def check_env_kwargs(
+    name: str,
+    place: str,
+    env: Env,
+    kwargs: Mapping[str, Any],
+    own: Mapping[str, str],
+    fixed: Mapping[str, Fixed] = {},
+) -> None:
+    """Raise a TypeError for an argument of the env that is like an option of a pool.
 
-    An argument that the env itself has a parameter for is the env's. ``place``: where ``name``
-    takes options.
+    An argument that the env itself has a parameter for is the env's; see ``advice``.
     """
     for key in kwargs:
-        like = difflib.get_close_matches(key, OWN, 1, 0.85)
-        if not (key in FOREIGN or like) or takes(env, key):
-            continue
-        if key in FOREIGN:
-            text = f"{key} is an argument of other libraries; here it is {FOREIGN[key]}"
+        if (text := advice(key, place, own, fixed)) and not takes(env, key):
             raise TypeError(f"{name}: {text}")
-        meant = "is an option of the pool" if key in OWN else f"is no option; {like[0]} is"
-        raise TypeError(f"{name}: {key} {meant}; pass {place}={{{like[0]!r}: ...}}")
 
 
-def one_of(name: str, value: Any, options: Any, alias: str) -> Any:
-    """Return the value of an option that has two names; it is removed from ``options``."""
-    other = options.pop(alias, None)
+def advice(
+    key: str, place: str, own: Mapping[str, str], fixed: Mapping[str, Fixed] = {}
+) -> str | None:
+    """Say what to write for an argument that is, or is like, an option of a pool; None: it is none.
+
+    ``place``: where the function takes options; ``own``: its name of some of them; ``fixed``: as in
+    ``check_options``.
+    """
+    names = {*OWN, *FOREIGN, *MEANT.values(), *own.values()}
+    like = difflib.get_close_matches(key, names, 1, 0.85)
+    if not like:
+        return None
+    meant = MEANT.get(like[0], like[0])
+    if meant in fixed:
+        start = "" if key == meant else f"{key}: "
+        return f"{start}{meant} must be {fixed[meant].value!r}, because {fixed[meant].reason}"
+    if like[0] in own.values() or meant in own:
+        return f"{key}: here it is {own.get(meant, like[0])}"
+    if meant in FOREIGN:
+        return f"{key}: here it is {FOREIGN[meant]}"
+    what = "is an option of the pool" if key in OWN else f"is no option; {meant} is"
+    return f"{key} {what}; pass {place}={{{meant!r}: ...}}"
+
+
+def one_of(name: str, value: Any, alias: str, other: Any) -> Any:
+    """Return the value of an option that has two names, one of which has a value."""
     if value is not None and other is not None:
         raise TypeError(f"{name} and {alias} are the same option; pass one of them")
     return other if value is None else value
 
 
-def spell_out(keywords: Any, **defaults: Any) -> Callable[[T], T]:
+def spell_out(keywords: Any, decided: Collection[str] = (), **defaults: Any) -> Callable[[T], T]:
     """List these keywords in the signature, type hints and docstring, in place of ``**options``.
 
-    A decorator of functions and classes. The way they are called does not change. ``defaults``:
-    those that differ from the options' own.
+    A decorator of functions and classes. The way they are called does not change. ``decided``:
+    those that are left out; ``defaults``: those that differ from the options' own.
     """
     added = [
         _PARAMETERS[name].replace(default=defaults.get(name, _PARAMETERS[name].default))
-        for name in keywords.__annotations__
+        for name in typing.get_type_hints(keywords)
+        if name not in decided
     ]
 
     def decorate(target: T) -> T:

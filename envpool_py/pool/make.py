@@ -14,7 +14,7 @@ from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import (
     OF_PROCESSES,
-    ProcessPoolKeywords,
+    ProcessPoolOptions,
     check_options,
     one_of,
     spell_out,
@@ -26,7 +26,7 @@ from envpool_py.worker.supervisor import obstacle
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
 
 
-@spell_out(ProcessPoolKeywords, **_DEFAULTS, caller_steps=None)
+@spell_out(ProcessPoolOptions, **_DEFAULTS, caller_steps=None)
 def make(
     env: Env,
     num_envs: int = 1,
@@ -39,7 +39,8 @@ def make(
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
     context: Context = None,
-    **options: Unpack[ProcessPoolKeywords],
+    start_method: Context = None,
+    **options: Unpack[ProcessPoolOptions],
 ) -> BaseVectorEnv:
     """Make a pool of ``num_envs`` copies of one env.
 
@@ -66,7 +67,8 @@ def make(
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
         wrappers: applied to every env; the first is the innermost.
-        context: the start method of the processes; ``start_method`` is another name for it.
+        context: the start method of the processes, as in ``ShmemVectorEnv``.
+        start_method: the same as ``context``.
         autoreset_mode: ``"same_step"``: the row that ends an episode has the first observation of
             the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
             ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
@@ -87,8 +89,8 @@ def make(
     given: dict[str, Any] = {**_DEFAULTS, **options}
     if given.get("caller_steps", False) is None:
         del given["caller_steps"]
-    given |= {} if context is None else {"context": context}
-    given |= {} if num_threads is None else {"num_threads": num_threads}
+    own = {"context": context, "start_method": start_method, "num_threads": num_threads}
+    given |= {name: value for name, value in own.items() if value is not None}
     num_envs = arguments.check_num_envs(num_envs)
     wait_num = arguments.check_wait_num(wait_num, num_envs)
     count: Any = arguments.check_num_processes(num_processes)
@@ -98,7 +100,8 @@ def make(
         check_options(make, "make", given)
     name = "make" if backend == "auto" else f"make(backend={backend!r})"
     check_options(cls, name, given)
-    context = one_of("context", given.pop("context", None), given, "start_method")
+    context, other = given.pop("context", None), given.pop("start_method", None)
+    context = one_of("context", context, "start_method", other)
     env_fn = env_fn_of(env, dict(env_kwargs or {}), wrappers)
     if backend == count == "auto" and obstacle():
         measured = backend_choice.probe(env_fn)

@@ -13,8 +13,8 @@ from envpool_py.options import Context, NumProcesses, check_count
 from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import (
-    PoolKeywords,
-    ProcessPoolKeywords,
+    InProcessOptions,
+    ProcessPoolOptions,
     check_options,
     one_of,
     spell_out,
@@ -23,7 +23,7 @@ from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
 
-@spell_out(PoolKeywords)
+@spell_out(InProcessOptions)
 class DummyVectorEnv(BaseVectorEnv):
     """A pool that steps all envs in this process; for cheap envs and for debugging.
 
@@ -36,13 +36,13 @@ class DummyVectorEnv(BaseVectorEnv):
         env_fns: Sequence[Callable[[], Any]],
         wait_num: int | None = None,
         timeout: float | None = None,
-        **options: Unpack[PoolKeywords],
+        **options: Unpack[InProcessOptions],
     ) -> None:
         check_options(DummyVectorEnv.__init__, type(self).__name__, options)
         super().__init__(env_fns, DummyEnvWorker, wait_num, timeout, **options)
 
 
-@spell_out(ProcessPoolKeywords)
+@spell_out(ProcessPoolOptions)
 class ShmemVectorEnv(BaseVectorEnv):
     """A pool of worker processes; observations, rewards, flags and actions are in shared memory.
 
@@ -51,9 +51,10 @@ class ShmemVectorEnv(BaseVectorEnv):
     Args:
         env_fns: one callable per env; pickled by cloudpickle, but only under spawn and forkserver.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
-            multiprocessing's default. ``start_method`` is another name for it.
+            multiprocessing's default.
         num_processes: the number of worker processes, each with an equal share of the envs. None:
             one per env. ``"auto"``: chosen by timing a throw-away env in a separate process.
+        start_method: the same as ``context``.
     """
 
     _worker_class: type[ShmemEnvWorker] = ShmemEnvWorker
@@ -65,9 +66,11 @@ class ShmemVectorEnv(BaseVectorEnv):
         timeout: float | None = None,
         context: Context = None,
         num_processes: NumProcesses = None,
-        **options: Unpack[ProcessPoolKeywords],
+        *,
+        start_method: Context = None,
+        **options: Unpack[ProcessPoolOptions],
     ) -> None:
-        context = one_of("context", context, options, "start_method")
+        context = one_of("context", context, "start_method", start_method)
         check_options(ShmemVectorEnv.__init__, type(self).__name__, options)
         env_fns = arguments.check_env_fns(env_fns)
         count: Any = arguments.check_num_processes(num_processes)
@@ -78,7 +81,7 @@ class ShmemVectorEnv(BaseVectorEnv):
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
-@spell_out(ProcessPoolKeywords)
+@spell_out(ProcessPoolOptions)
 class SubprocVectorEnv(ShmemVectorEnv):
     """A pool of worker processes: ``ShmemVectorEnv`` under the name that Tianshou uses.
 
@@ -96,13 +99,16 @@ class SubprocVectorEnv(ShmemVectorEnv):
         share_memory: bool = False,  # noqa: ARG002 - Tianshou's
         context: Context = None,
         num_processes: NumProcesses = None,
-        **options: Unpack[ProcessPoolKeywords],
+        *,
+        start_method: Context = None,
+        **options: Unpack[ProcessPoolOptions],
     ) -> None:
         check_options(SubprocVectorEnv.__init__, type(self).__name__, options)
-        super().__init__(env_fns, wait_num, timeout, context, num_processes, **options)
+        own: Any = {"start_method": start_method, **options}
+        super().__init__(env_fns, wait_num, timeout, context, num_processes, **own)
 
 
-@spell_out(PoolKeywords)
+@spell_out(InProcessOptions)
 class ThreadVectorEnv(BaseVectorEnv):
     """A pool of envs in threads of this process; for envs that wait rather than compute.
 
@@ -126,7 +132,7 @@ class ThreadVectorEnv(BaseVectorEnv):
         num_threads: int | None = None,
         *,
         step_timeout: float | None = None,
-        **options: Unpack[PoolKeywords],
+        **options: Unpack[InProcessOptions],
     ) -> None:
         check_options(ThreadVectorEnv.__init__, type(self).__name__, options)
         own: Any = {"num_processes": check_count("num_threads", num_threads)}

@@ -14,12 +14,12 @@ from envpool_py.errors import warn
 from envpool_py.options import INTEGER, NumProcesses
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import PoolKeywords, check_options, spell_out
+from envpool_py.pool.keywords import InProcessOptions, check_options, spell_out
 from envpool_py.ray.actor_supervisor import ActorSupervisor
 from envpool_py.worker.builtin_env_workers import RemoteEnvWorker
 
 
-class RayKeywords(PoolKeywords, total=False):
+class RayOptions(InProcessOptions, total=False):
     """The keywords of ``RayVectorEnv``."""
 
     step_timeout: float | None
@@ -43,7 +43,7 @@ class RayEnvWorker(RemoteEnvWorker):
         self.context: Any = options
 
 
-@spell_out(RayKeywords)
+@spell_out(RayOptions)
 class RayVectorEnv(BaseVectorEnv):
     """A pool of actors on the nodes of a Ray cluster, in place of worker processes.
 
@@ -79,7 +79,7 @@ class RayVectorEnv(BaseVectorEnv):
         resources: dict[str, float] | None = None,
         scheduling_strategy: Any = "SPREAD",
         runtime_env: dict[str, Any] | None = None,
-        **options: Unpack[RayKeywords],
+        **options: Unpack[RayOptions],
     ) -> None:
         env_fns = check_env_fns(env_fns)
         check_options(RayVectorEnv.__init__, type(self).__name__, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import hashlib
 import math
 import pickle
 import time
@@ -108,7 +107,8 @@ class RemoteHost(ABC):
     Attributes:
         env_fns: what makes its envs.
         limit: seconds that a restart may take to make an env.
-        kept_spaces: observation spaces, one for all hosts whose envs sent equal spaces.
+        kept_spaces: by the digest of what an env sent, its observation space, which all envs with
+            equal spaces share, because it may be large, and its other spaces, pickled.
         process: where its envs are: the process, the thread, or the handle of the actor.
         exit: how it has ended, or why it is about to end; None before that.
         deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
@@ -127,7 +127,7 @@ class RemoteHost(ABC):
     ids: list[int]
     env_fns: list[Any]
     limit: float
-    kept_spaces: dict[bytes, Any]
+    kept_spaces: dict[bytes, tuple[Any, bytes]]
     poller: Poller
 
     name, killed, quiet = "host", "was killed", watchdog.QUIET
@@ -240,7 +240,13 @@ class RemoteHost(ABC):
 
     def _note_made(self, i: int, data: Any) -> None:
         """Note the spaces of env ``i``, which was made."""
-        made = self._unpack(i, messages.HELLO, data, "env_fn")
+        digest = b""
+        if isinstance(data, bytes):  # a copy of the env's own spaces, or its digest
+            digest = data if len(data) == messages.DIGEST else messages.digest(data)
+        kept = self.kept_spaces.get(digest)
+        made = self._unpack(i, messages.HELLO, kept[1] if kept else data, "env_fn")
+        if kept and not isinstance(made, EnvError):
+            made = EnvSpaces(kept[0], *made)
         if not isinstance(made, EnvError) and made != (old := self.spaces.get(i, made)):
             text = f"its spaces are {made[:2]}, but the env in its place has {old[:2]}"
             made = failures.env_error(ValueError(text), i, "env_fn")
@@ -248,10 +254,8 @@ class RemoteHost(ABC):
             self._fail_start(made)
             self.kill()
             return
-        if isinstance(data, bytes):  # a copy of the env's own spaces
-            digest = hashlib.sha256(data).digest()
-            kept = self.kept_spaces.setdefault(digest, made.observation_space)
-            made = made._replace(observation_space=kept)
+        if digest and not kept:
+            self.kept_spaces[digest] = made[0], messages.dumps(made[1:], "the spaces")
         self.spaces[i] = made
         self.unmade.discard(i)
 

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import select
@@ -40,6 +41,8 @@ VALUES, FAILURE, HELLO, CLOSED, ENDED = range(5)
 INVALID = -1
 #: Bytes; a message or item with a greater length is invalid.
 LARGEST = 1 << 40
+#: Bytes of a digest.
+DIGEST = 32
 #: Bytes that the system writes to a pipe or socket without splitting them.
 ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 #: A flag of ``send``: if the process has ended, no SIGPIPE, whose default ends the program.
@@ -62,6 +65,11 @@ def dumps(value: Any, what: str) -> bytes:
         return dumps_by_value(value)
     except ordinary() as error:
         raise TypeError(f"{what} cannot be pickled: {error}") from error
+
+
+def digest(data: bytes) -> bytes:
+    """Return the digest of pickled spaces: ``DIGEST`` bytes, fewer than any pickled spaces."""
+    return hashlib.sha256(data).digest()
 
 
 class Stream:

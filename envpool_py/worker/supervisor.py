@@ -168,7 +168,7 @@ class Supervisor:
         self._add_hosts(partial(ProcessHost, context=self.context, shared=shared))
 
     def _add_hosts(self, make: Callable[..., RemoteHost]) -> None:
-        kept_spaces: dict[bytes, Any] = {}
+        kept_spaces: dict[bytes, tuple[Any, bytes]] = {}
         limit = max(self._options.step_timeout or 0.0, MAKES_WITHIN)  # until all envs are made
         for number, share in enumerate(self._shares):
             env_fns = [self._fns[i] for i in share]

@@ -138,7 +138,11 @@ class EnvLoop:
         return kind != messages.CLOSE
 
     def make_envs(self, env_fns: Sequence[Any]) -> bool:
-        """Make the envs and send their spaces to the parent; False if an env_fn raised."""
+        """Make the envs and send their spaces to the parent; False if an env_fn raised.
+
+        Equal spaces are sent once: later only their digest, because a space may be large.
+        """
+        sent = set[bytes]()
         self._end.add(self.ids[0], messages.HELLO, b"")
         for i, env_fn in zip(self.ids, env_fns, strict=True):
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
@@ -149,7 +153,12 @@ class EnvLoop:
                 make = pickle.loads(make) if isinstance(make, bytes) else make  # noqa: S301
                 self._executors[i] = executor = Executor(Recreated(make) if again else make)
                 claim_instance(executor.env, i, self._claimed)
-                self._end.add(i, messages.HELLO, self._dump(executor.env_spaces(), "the spaces"))
+                data = self._dump(executor.env_spaces(), "the spaces")
+                if isinstance(data, bytes) and (digest := messages.digest(data)) in sent:
+                    data = digest
+                elif isinstance(data, bytes):
+                    sent.add(digest)
+                self._end.add(i, messages.HELLO, data)
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
                 self._fail(i, "env_fn", error)
                 self._end.send()

@@ -65,8 +65,8 @@ class VectorEnvNormObs(VectorEnvWrapper):
         return statistics.normalise(self.obs_rms, obs, update=self.update_obs_rms)
 
     @property
-    def obs_rms(self) -> Statistics:
-        """The statistics; assigning to it is ``set_obs_rms``."""
+    def obs_rms(self) -> Any:
+        """The statistics, in the form of the observations; assigning to it is ``set_obs_rms``."""
         return self._obs_rms
 
     @obs_rms.setter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -55,10 +55,14 @@ class OldGymEnv(gym.Env[Any, Any]):
         # Not by assignment, which sets attributes of the old env.
         vars(self).update(spaces, env=env, metadata=metadata, render_mode=mode, spec=None)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "env":  # of a copy that has no attributes yet
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-        return getattr(self.env, name)
+    env: Any
+
+    if not TYPE_CHECKING:  # type checkers would take any misspelt name
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or name == "env":  # of a copy that has no attributes yet
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            return getattr(self.env, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_") or name in vars(self) or hasattr(type(self), name):

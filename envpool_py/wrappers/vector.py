@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from typing_extensions import Self
@@ -126,12 +126,14 @@ class VectorEnvWrapper(BaseVectorEnv):
         # A pool cannot be copied, but a wrapper can: the copy wraps the same pool.
         return object.__new__, (type(self),), vars(self)
 
-    def __getattr__(self, name: str) -> Any:
-        # Called for names that are not found otherwise. Special names are not forwarded. Without a
-        # venv (during a copy, after a failed constructor) there is no pool to read from.
-        if name == "venv" or name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.venv, name)
+    if not TYPE_CHECKING:  # type checkers would take any misspelt name
+
+        def __getattr__(self, name: str) -> Any:
+            # For names that are not found otherwise. Special names are not forwarded. Without
+            # a venv (during a copy, after a failed constructor) there is no pool to read from.
+            if name == "venv" or name.startswith("__"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self.venv, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = name in _DECLARED or name.startswith("_") or "venv" not in vars(self)

@@ -74,14 +74,26 @@ def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch
             pool.reset()
 
 
+class WideSpace(gym.spaces.Box):
+    unpickled = 0
+
+    def __setstate__(self, state):
+        WideSpace.unpickled += 1
+        super().__setstate__(state)
+
+
 class Wide(envs.CountEnv):
     def __init__(self, high=255):
         super().__init__(0)
-        self.observation_space = gym.spaces.Box(0, high, (210, 160, 3), np.uint8)
+        self.observation_space = WideSpace(0, high, (210, 160, 3), np.uint8)
 
 
-def test_equal_observation_spaces_are_kept_once():
-    with ShmemVectorEnv([Wide, Wide, partial(Wide, 9), Wide], context="fork") as pool:
+@pytest.mark.parametrize("num_processes", [4, 2])
+def test_equal_observation_spaces_are_unpickled_and_kept_once(num_processes):
+    fns = [Wide, Wide, partial(Wide, 9), Wide]
+    before = WideSpace.unpickled
+    with ShmemVectorEnv(fns, context="fork", num_processes=num_processes) as pool:
+        assert WideSpace.unpickled == before + 2
         first, second, other, last = pool.observation_space
         assert first is second is last
         assert (first.high.max(), other.high.max()) == (255, 9)

@@ -141,6 +141,8 @@ def test_it_offers_what_a_pool_offers():
 
 
 def test_it_has_the_names_of_pettingzoo_and_of_a_pool(pool):
+    with pytest.raises(TypeError, match="sessions: ParallelVectorEnv has none"):
+        pool.sessions()
     public = {*dir(pettingzoo.ParallelEnv), *dir(BaseVectorEnv)}
     assert {name for name in public if name[0] != "_"} <= set(dir(pool))
     raw = MeadowEnv()

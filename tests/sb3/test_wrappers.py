@@ -22,6 +22,7 @@ from stable_baselines3.common.monitor import Monitor as Sb3Monitor
 from stable_baselines3.common.monitor import load_results
 
 import envpool_py.sb3 as own
+from envpool_py import DummyVectorEnv
 from envpool_py.sb3.common import running_mean_std
 from tests.sb3.envs import RGB, WalkEnv, walkers
 from tests.sb3.reference import assert_same, outcome, walk_together
@@ -459,3 +460,13 @@ def test_sync(pair):
         text = f"number 1 of eval_env is {found}, but that of env is VecNormalize"
         with pytest.raises(AssertionError, match=text):
             own.sync_envs_normalization(venv, other)
+
+
+def test_a_wrapper_has_what_every_vec_env_has():
+    with DummyVectorEnv(walkers(2)) as pool, pytest.raises(TypeError, match=r"pass PoolVecEnv\("):
+        own.VecNormalize(pool)
+    with own.VecMonitor(own.VecNormalize(own.DummyVecEnv(walkers(2)))) as venv:
+        assert (len(venv), venv.closed, venv.is_closed) == (2, False, False)
+        assert repr(venv).startswith("VecMonitor(VecNormalize(DummyVecEnv(DummyVectorEnv(")
+        assert venv.restarts.tolist() == [0, 0]
+    assert venv.closed

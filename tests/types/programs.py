@@ -1,4 +1,4 @@
-"""Programs of users: right ones, and some that misspell something; a comment names the line."""
+"""Programs of users: right ones, and others with a mistake in each line that a comment names."""
 
 ASYNC_ENV = """
 from collections.abc import AsyncIterator
@@ -128,6 +128,81 @@ async def main() -> None:
     session = await sessions.open()
     session.close()
 """,
+    "learning": """
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import EvalCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from envpool_py import PoolOptions, SB3MultiAgentVecEnv
+from envpool_py.sb3 import AsyncRollouts, DummyVecEnv, SubprocVecEnv, VecNormalize, make_vec_env
+
+class AsyncPPO(AsyncRollouts, PPO): ...
+
+options: PoolOptions = {"on_error": "restart", "num_processes": "auto", "context": "fork"}
+venv = VecNormalize(SubprocVecEnv([object] * 4, **options))
+model = PPO("MlpPolicy", venv, verbose=0)
+model.learn(100, callback=EvalCallback(make_vec_env("CartPole-v1", 4), eval_freq=50))
+mean = evaluate_policy(model, DummyVecEnv([object], episode_seeds=True))
+AsyncPPO("MlpPolicy", venv, n_steps=8, wait_num=2).learn(100)
+with SB3MultiAgentVecEnv([object], "subproc", "auto", step_timeout=3.0) as agents:
+    PPO("MlpPolicy", agents)
+    print(agents.possible_agents, len(venv), venv.closed, venv.unwrapped.num_envs)
+""",
+    "gymnasium": """
+import numpy as np
+from envpool_py import PoolOptions
+from envpool_py.gymnasium import VectorEnv, make_vec
+
+options: PoolOptions = {"on_error": "restart", "step_timeout": 5.0}
+fault = make_vec("CartPole-v1", 4, vectorization_mode="async", vector_kwargs=options)
+copied = make_vec("CartPole-v1", 4, vector_kwargs={"copy": False, "num_processes": 2})
+with VectorEnv([object] * 4, context="fork", num_processes=2, on_error="restart") as envs:
+    obs, infos = envs.reset(seed=3, options={"reset_mask": np.ones(4, np.bool_)})
+    size = np.prod(np.array(envs.single_observation_space.shape))
+    obs, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
+    total: float = rewards.sum().item()
+    ended = bool((terminated | truncated).any())
+    print(envs.restarts.sum(), len(envs), envs.call("render"), envs.pool.stats())
+""",
+    "envpool": """
+import numpy as np
+import envpool_py.envpool as envpool
+
+with envpool.make("CartPole-v1", num_envs=4, batch_size=2, options={"backend": "shmem"}) as envs:
+    obs, info = envs.reset()
+    envs.async_reset()
+    obs, reward, terminated, truncated, info = envs.recv()
+    envs.send(np.zeros(len(reward), np.int32), info["env_id"])
+    total: float = reward.sum().item()
+    print(envs.config["num_envs"], envs.closed, terminated.any())
+made = envpool.make_gymnasium("CartPole-v1", num_envs=2, options={"on_error": "restart"})
+made.step(np.zeros(2))
+timestep = envpool.make("CartPole-v1", "dm", num_envs=2).reset()
+""",
+    "agents": """
+from envpool_py import ParallelVectorEnv, PettingZooEnv, PoolOptions, SubprocVectorEnv
+
+options: PoolOptions = {"on_error": "restart", "num_processes": 2}
+with ParallelVectorEnv([object], wait_num=1, **options) as envs:
+    obs, info = envs.reset(seed=1)
+    names: list[str] = envs.possible_agents
+    obs, rewards, terminated, truncated, info = envs.step({name: [0] for name in names})
+    total: float = sum(reward.sum().item() for reward in rewards.values())
+    envs.send_reset([0])
+    print(envs.waiting_id, envs.batch_ids, envs.call("state", id=[0]), envs.autoreset_mode)
+env = PettingZooEnv(object(), dead_steps="skip")
+obs, env_rewards, dead, timeout, info = env.step(0)
+pool = SubprocVectorEnv([lambda: PettingZooEnv(object())], start_method="spawn")
+""",
+    "records": """
+from envpool_py import VectorEnvNormObs, make, replay
+from envpool_py.collector import save
+
+with make("CartPole-v1", 2, record="a.record", start_method="fork") as pool:
+    normalized = VectorEnvNormObs(pool)
+    print(normalized.obs_rms.mean, normalized.wait_num, normalized.unwrapped.num_envs)
+    save("episodes", [], pool.single_observation_space, pool.single_action_space)
+repeated = replay("a.record", [object] * 2, until=10, backend="subproc", num_processes=2)
+""",
 }
 MISSPELT = {
     "a task of another type": ASYNC_ENV
@@ -182,5 +257,43 @@ for batch in AsyncCollector(make("CartPole-v1"), lambda obs, env_ids: [0]).steps
     "an option": """
 from envpool_py import evaluate, make
 evaluate(make("CartPole-v1"), lambda obs, env_ids: [0], 3, on_failure="recrod")  # wrong
+""",
+    "an option of each class": """
+from envpool_py import ParallelVectorEnv, SB3MultiAgentVecEnv, ThreadVectorEnv, VectorEnvNormObs
+from envpool_py import PettingZooEnv, PoolOptions, SubprocVectorEnv, make, replay
+from envpool_py.gymnasium import VectorEnv, make_vec
+from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
+import envpool_py.envpool as envpool
+fns = [object]
+DummyVecEnv(fns, on_eror="restart")  # wrong
+SubprocVecEnv(fns, on_error="restrat")  # wrong
+ShmemVecEnv(fns, num_process=2)  # wrong
+VectorEnv(fns, on_eror="restart")  # wrong
+make_vec("CartPole-v1", 2, vector_kwargs={"on_eror": "restart"})  # wrong
+make_vec("CartPole-v1", 2, vectorization_mode="asynch")  # wrong
+envpool.make("CartPole-v1", num_envs=2, options={"on_eror": "restart"})  # wrong
+envpool.make("CartPole-v1", "gymnasum")  # wrong
+ParallelVectorEnv(fns, on_eror="restart")  # wrong
+SB3MultiAgentVecEnv(fns, on_eror="restart")  # wrong
+ThreadVectorEnv(fns, context="fork")  # wrong
+replay("a.record", fns, num_process=2)  # wrong
+PettingZooEnv(object(), dead_steps="skips")  # wrong
+options: PoolOptions = {"on_eror": "restart"}  # wrong
+SubprocVectorEnv(fns, start_methods="fork")  # wrong
+make("CartPole-v1", seed=3)  # wrong
+""",
+    "a name of each class": """
+from envpool_py import ParallelVectorEnv, PettingZooEnv, VectorEnvNormObs, make
+from envpool_py.gymnasium import make_vec
+from envpool_py.sb3 import VecNormalize, make_vec_env
+from envpool_py.wrappers import OldGymEnv
+import envpool_py.envpool as envpool
+ParallelVectorEnv([object]).possible_agent()  # wrong
+VectorEnvNormObs(make("CartPole-v1")).waiting_ids()  # wrong
+VecNormalize(make_vec_env("CartPole-v1")).norm_rewards()  # wrong
+make_vec("CartPole-v1").single_action_spaces()  # wrong
+envpool.make("CartPole-v1").async_resets()  # wrong
+OldGymEnv(object()).stepp()  # wrong
+make("CartPole-v1").single_observation_space.shapes()  # wrong
 """,
 }

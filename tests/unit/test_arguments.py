@@ -7,8 +7,8 @@ from gymnasium.vector import AutoresetMode
 
 from envpool_py.env.common_spec import common_space
 from envpool_py.options import (
+    BatchOptions,
     EnvOptions,
-    PoolOptions,
     ProcessOptions,
     RecoveryOptions,
     check_timeout,
@@ -90,11 +90,11 @@ def test_keywords_are_split():
 
 
 def test_the_file_of_a_record(tmp_path):
-    assert PoolOptions(record=str(tmp_path / "new")).record == str(tmp_path / "new")
+    assert BatchOptions(record=str(tmp_path / "new")).record == str(tmp_path / "new")
     (tmp_path / "old").symlink_to("nowhere")
     for path, error in [
         *((5, TypeError), (b"x", TypeError), (tmp_path / "old", FileExistsError)),
         (tmp_path / "none" / "file", FileNotFoundError),
     ]:
         with pytest.raises(error, match="record"):
-            PoolOptions(record=path)
+            BatchOptions(record=path)

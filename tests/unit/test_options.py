@@ -30,7 +30,7 @@ OF_ALL = {
 FIRST = {"env_fns", "wait_num", "timeout"}
 OF_PROCESSES = {"threads_per_process", "affinity", "step_timeout", "caller_steps"}
 OF_PROCESSES |= {"fresh_process"}
-OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
+OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes", "start_method"}
 OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers", "num_threads"}
 CALLABLES = [
     (DummyVectorEnv, OF_ALL | FIRST),
@@ -72,7 +72,7 @@ def test_the_types_for_type_checkers_are_those_of_the_options():
     for kind in options.CLASSES:
         fields |= typing.get_type_hints(kind)
     fields.pop("num_processes")  # is a parameter of its own
-    assert typing.get_type_hints(keywords.ProcessPoolKeywords) == fields
+    assert typing.get_type_hints(keywords.ProcessPoolOptions) == fields
     assert fields.keys() == OF_ALL | OF_PROCESSES
 
 

@@ -96,7 +96,8 @@ PUBLIC = {
     *("AtariInfo", "BaseVectorEnv", "ContinuousToDiscrete"),
     *("DummyVectorEnv", "EnvError", "EnvTimeoutError"),
     *("MultiDiscreteToDiscrete", "NormalizeReward"),
-    *("Replay", "ReplayError", "RunningMeanStd", "ShmemVectorEnv", "SubprocVectorEnv"),
+    *("PoolOptions", "Replay", "ReplayError", "RunningMeanStd"),
+    *("ShmemVectorEnv", "SubprocVectorEnv"),
     *("TruncatedAsTerminated", "VectorEnvNormObs", "VectorEnvWrapper", "WorkerDiedError"),
     *("ThreadVectorEnv", "make", "replay"),
 }

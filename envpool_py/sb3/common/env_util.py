@@ -12,12 +12,15 @@ from gymnasium.envs.registration import EnvSpec
 from typing_extensions import Never
 
 from envpool_py import env_by_name, extras
-from envpool_py.pool.keywords import OWN
+from envpool_py.pool.keywords import WHOLE, advice
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnv
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
 from envpool_py.sb3.inside import class_names, find_wrapper
+
+#: Stable-Baselines3's names of our options.
+_OWN = {"num_envs": "n_envs", "backend": "vec_env_cls", "wrappers": "wrapper_class"}
 
 
 def unwrap_wrapper(env: Any, wrapper_class: type[Any]) -> Any:
@@ -58,9 +61,8 @@ def make_vec_env(
     other argument.
     """
     for key in unknown:
-        place = "vec_env_kwargs" if key in OWN else "env_kwargs"
-        what = "an option of the VecEnv" if key in OWN else "no argument; if it is one of the env"
-        raise TypeError(f"make_vec_env: {key} is {what}: pass {place}={{{key!r}: ...}}")
+        text = f"{key} is no argument; if it is one of the env: pass env_kwargs={{{key!r}: ...}}"
+        raise TypeError(f"make_vec_env: {advice(key, 'vec_env_kwargs', _OWN, WHOLE) or text}")
     found = env_by_name.find(env_id)
 
     def make(found: Any, number: int) -> Any:

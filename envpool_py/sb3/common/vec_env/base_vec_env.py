@@ -7,15 +7,22 @@ import functools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from envpool_py import extras, seeding
 from envpool_py.pool import arguments, frame_grid
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.sb3.registration import register_if_imported
+
+if TYPE_CHECKING:  # the algorithms of Stable-Baselines3 take no other type; no import at run time
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnv as _TheirVecEnv
+else:
+    _TheirVecEnv = ABC
 
 #: Envs: None (all), an index, several, a boolean mask or a slice; negative ones count from the end.
 VecEnvIndices: TypeAlias = "SupportsIndex | Iterable[SupportsIndex] | slice | None"
@@ -39,7 +46,7 @@ def require(condition: Any, problem: str) -> None:
         raise UnsuitableEnvError(problem)
 
 
-class VecEnv(ABC):
+class VecEnv(_TheirVecEnv):
     """Many envs with automatic resets and the interface of Stable-Baselines3.
 
     ``num_envs`` and the spaces of a single env are arguments and attributes. ``render_mode`` is
@@ -230,6 +237,9 @@ class VecEnvWrapper(VecEnv):
     """
 
     venv: Any
+    closed: bool  # read from the VecEnv inside, as these two are
+    is_closed: bool
+    restarts: NDArray[np.int64]
 
     def __init__(
         self,
@@ -237,6 +247,8 @@ class VecEnvWrapper(VecEnv):
         observation_space: gym.Space[Any] | None = None,
         action_space: gym.Space[Any] | None = None,
     ) -> None:
+        if isinstance(venv, BaseVectorEnv):
+            raise TypeError(f"venv: got {type(venv).__name__}; pass PoolVecEnv(pool) of a pool")
         self.venv = venv
         observed = venv.observation_space if observation_space is None else observation_space
         acted = venv.action_space if action_space is None else action_space
@@ -266,18 +278,21 @@ class VecEnvWrapper(VecEnv):
     render = _delegated(VecEnv.render)
 
     @property
-    def unwrapped(self) -> Any:
-        return self.venv.unwrapped
+    def unwrapped(self) -> VecEnv:
+        found: VecEnv = self.venv.unwrapped
+        return found
 
-    def __getattr__(self, name: str) -> Any:
-        # Special names belong to the class. A copy, or a wrapper that is unpickled, has no venv.
-        if name.startswith("__") or vars(self).get("venv") is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        hidden = self.getattr_depth_check(name, already_found=False)
-        if hidden is not None:
-            text = f"has no {name!r}, and the first wrapper that has it hides that of {hidden}"
-            raise AttributeError(f"{_class_name(self)} {text}: ask the VecEnv that is meant")
-        return self.getattr_recursive(name)
+    if not TYPE_CHECKING:  # type checkers would take any misspelt name
+
+        def __getattr__(self, name: str) -> Any:
+            # Special names belong to the class. A copy, or an unpickled wrapper, has no venv.
+            if name.startswith("__") or vars(self).get("venv") is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            hidden = self.getattr_depth_check(name, already_found=False)
+            if hidden is not None:
+                text = f"has no {name!r}, and the first wrapper that has it hides that of {hidden}"
+                raise AttributeError(f"{_class_name(self)} {text}: ask the VecEnv that is meant")
+            return self.getattr_recursive(name)
 
     def getattr_recursive(self, name: str) -> Any:
         """The attribute of the outermost layer that has it; AttributeError if none has it."""
@@ -288,6 +303,18 @@ class VecEnvWrapper(VecEnv):
         if own and already_found:
             return _class_name(self)
         return self.venv.getattr_depth_check(name, own or already_found)
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({vars(self).get('venv')!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _has(self, name: str) -> bool:
         return name in vars(self) or hasattr(type(self), name)

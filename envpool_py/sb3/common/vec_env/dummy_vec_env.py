@@ -6,18 +6,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
+from envpool_py.pool.keywords import InProcessOptions, spell_out
 from envpool_py.pool.pool_classes import DummyVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
-from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
+from envpool_py.sb3.common.vec_env.pool_vec_env import DECIDED, PoolVecEnv
 from envpool_py.sb3.common.vec_env.util import obs_space_info
 
 
+@spell_out(InProcessOptions, DECIDED, validate="off")
 class DummyVecEnv(PoolVecEnv):
     """A VecEnv that steps all envs in this process; for cheap envs and for debugging.
 
     ``observation_space`` and ``action_space`` are those of env 0, not copies: if a model seeds
-    them, it seeds the env's. ``**options`` are those of the pool: ``episode_seeds``, ...
+    them, it seeds the env's.
+
+    Args:
+        env_fns: one callable for each env.
 
     Attributes:
         keys: of a Dict observation space its keys, of a Tuple its indices, of another ``[None]``.
@@ -31,7 +37,9 @@ class DummyVecEnv(PoolVecEnv):
 
     _reward_dtype = np.float32
 
-    def __init__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> None:
+    def __init__(
+        self, env_fns: Sequence[Callable[[], Any]], **options: Unpack[InProcessOptions]
+    ) -> None:
         self._make_pool(DummyVectorEnv, env_fns, options)
         first = self.envs[0]
         self.observation_space, self.action_space = first.observation_space, first.action_space

@@ -6,12 +6,19 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
 from envpool_py.options import Context, NumProcesses
-from envpool_py.pool.keywords import one_of
+from envpool_py.pool.keywords import InProcessOptions, WorkerOptions, one_of, spell_out
 from envpool_py.pool.pool_classes import SubprocVectorEnv
-from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
+from envpool_py.sb3.common.vec_env.pool_vec_env import DECIDED, PoolVecEnv
 
 
+class _Options(InProcessOptions, WorkerOptions, total=False):
+    """The keywords of ``SubprocVecEnv``."""
+
+
+@spell_out(_Options, DECIDED, validate="off")
 class SubprocVecEnv(PoolVecEnv):
     """A VecEnv of worker processes; observations, rewards and actions are in shared memory.
 
@@ -21,10 +28,9 @@ class SubprocVecEnv(PoolVecEnv):
         env_fns: one callable for each env; cloudpickled, but not under ``"fork"``.
         start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``; None is forkserver where there is
             one, else spawn. Under these two the program needs ``if __name__ == "__main__":``.
-            ``context`` is another name for it.
         num_processes: the number of worker processes; None is one for each env; ``"auto"``: as
             in ``ShmemVectorEnv``.
-        **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
+        context: the same as ``start_method``.
 
     Raises:
         ValueError: ``env_fns`` is empty, the start method wrong, or spaces or render modes differ.
@@ -37,14 +43,15 @@ class SubprocVecEnv(PoolVecEnv):
         start_method: Context = None,
         *,
         num_processes: NumProcesses = None,
-        **options: Any,
+        context: Context = None,
+        **options: Unpack[_Options],
     ) -> None:
-        context = one_of("start_method", start_method, options, "context")
+        context = one_of("start_method", start_method, "context", context)
         if context is None:
             known = multiprocessing.get_all_start_methods()
             context = "forkserver" if "forkserver" in known else "spawn"
-        options |= {"context": context, "num_processes": num_processes}
-        self._make_pool(SubprocVectorEnv, env_fns, options)
+        own = {"context": context, "num_processes": num_processes, **options}
+        self._make_pool(SubprocVectorEnv, env_fns, own)
 
     @property
     def processes(self) -> list[Any]:
