@@ -148,6 +148,23 @@ def rollouts() -> dict[str, float]:
     return {**found, "gain": median(row["whole"] / row["async"] for row in rows)}
 
 
+def cleanrl() -> dict[str, float]:
+    """Steps per second, and rows per call of the agent, that a program of the page prints."""
+    page = (ROOT / "docs" / "gymnasium.md").read_text(encoding="utf-8")
+    (program,) = (
+        block for block in re.findall(r"(?s)```python\n(.*?)```", page) if "Agent" in block
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
+    words, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": paths}
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(5):
+        done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)  # noqa: S603
+        for line in re.findall(r"(\w+)_batches: (.*) steps/s, (.*) rows", done.stdout):
+            found[line[0]].append(float(line[1]))
+            found[f"{line[0]}.rows"].append(float(line[2]))
+    return {key: median(own) for key, own in found.items()}
+
+
 def evaluation() -> dict[str, float]:
     """Episodes per second of ``evaluate_policy`` of Stable-Baselines3 and of ``evaluate``."""
     rows = _rows("examples/benchmark/evaluation.py", "--episodes", "64")
@@ -301,6 +318,7 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "libraries": libraries,
     "ppo": ppo,
     "rollouts": rollouts,
+    "cleanrl": cleanrl,
     "evaluation": evaluation,
     "start": start,
     "threads": threads,
