@@ -257,7 +257,10 @@ def test_wrong_arguments():
         collector = AsyncCollector(pool, lambda _, ids: 0 * ids)
         with pytest.raises(ValueError, match="num_steps must be 1 or more, got 0"):
             collector.rollout(0)
-        for wait_num, text in ((1, "wait_num: this pool steps its envs in this process"), (2, "but got 2")):
+        for wait_num, text in (
+            (1, "wait_num: this pool steps its envs in this process"),
+            (2, "but got 2"),
+        ):
             with pytest.raises(ValueError, match=text):
                 AsyncCollector(pool, lambda _, ids: 0 * ids, wait_num=wait_num)
 
