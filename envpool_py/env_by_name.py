@@ -61,9 +61,12 @@ def find(env: Env) -> Any:
     except gym.error.Error as error:
         found = attribute(module, name)
         if found is None:
-            if not name.endswith("-v5") or "/" in name:  # as EnvPool names Atari games
-                raise
-            raise type(error)(f"{error}; an Atari game is named 'ALE/{name}'") from None
+            hint = ""
+            if name.endswith("-v5") and "/" not in name:  # as EnvPool names Atari games
+                hint = f"; an Atari game is named 'ALE/{name}'"
+            elif not place and not isinstance(error, gym.error.VersionNotFound):
+                hint = f"; if another module registers it, write 'module:{name}'"
+            raise type(error)(f"{error}{hint}") from None
     if not callable(found):
         raise TypeError(f"{env} is a {type(found).__name__}, not a class or function")
     return found

@@ -128,8 +128,9 @@ def make_error(kind: type[Any], *arguments: Any) -> Any:
 def combine(errors: Sequence[EnvError]) -> EnvError:
     """Return a new error, of the class of the first; it also names the others and their envs.
 
-    Envs that died with one process count as one error. If their process was killed because one of
-    them took too long, or was not restarted because of one, the error of that env comes first.
+    Equal errors, and envs that died with one process, count as one. If their process was killed
+    because one of them took too long, or was not restarted because of one, the error of that env
+    comes first.
     """
     first = next((error for error in errors if error.request != "restart"), errors[0])
     if isinstance(first, WorkerDiedError):
@@ -139,9 +140,14 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
     distinct: dict[frozenset[int], EnvError] = {}
     for error in errors:
         distinct.setdefault(frozenset(error.env_ids), error)
-    others = [error for error in distinct.values() if error is not first]
+    facts: dict[str, set[int]] = {}  # of equal errors only once, with all of their envs
+    for error in (first, *distinct.values()):
+        fact = error.message.partition("\n")[0].removeprefix(name_ids(error.env_ids))
+        facts.setdefault(fact, set()).update(error.env_ids)
+    lines = [(name_ids(sorted(facts[fact])) if fact[:1] in ": " else "") + fact for fact in facts]
     ids = tuple(dict.fromkeys(i for e in (first, *errors) for i in e.env_ids))
-    text = first.message + "".join("\nalso: " + e.message.partition("\n")[0] for e in others)
+    _, newline, rest = first.message.partition("\n")
+    text = "\nalso: ".join([lines[0] + newline + rest, *lines[1:]])
     kind, is_mixed = first._original or type(first), first._original is not None  # noqa: SLF001
     combined: EnvError = make_error(kind, text, ids, first.request, first.details)
     if is_mixed:

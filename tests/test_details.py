@@ -1,14 +1,17 @@
 """Details that no other test would miss: each was changed once, and all tests passed."""
 
 import functools
+import sys
 
 import gymnasium as gym
 import pytest
 from gymnasium.envs.registration import EnvSpec
 
+import envpool_py
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
 from envpool_py.cli import main
 from envpool_py.collector import AsyncCollector, RandomPolicy
+from envpool_py.collector.reader import Episodes
 from envpool_py.gymnasium import make_vec
 from envpool_py.record import file_format
 from tests.support.envs import CountEnv
@@ -22,6 +25,20 @@ def test_the_spec_is_asked_for_again_after_it_was_set():
         assert pool.spec == [spec]
         pool.set_env_attr("metadata", {"own": 1})
         assert pool.metadata == [{"own": 1}]
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "extra", "use"),
+    [
+        ("minari", "collector.to_minari", "minari", lambda: Episodes.to_minari(None, "a-v0")),
+        ("torch", "sb3.async_rollouts", "sb3", lambda: envpool_py.sb3.AsyncRollouts),
+    ],
+)
+def test_what_needs_an_extra_names_it(package, module, extra, use, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"envpool_py.{module}", raising=False)
+    with pytest.raises(ImportError, match=rf"needs .*; pip install -e \"\.\[{extra}\]\""):
+        use()
 
 
 class RefusesSeed(CountEnv):

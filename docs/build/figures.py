@@ -39,6 +39,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "benchmark"))
 
 import gymnasium as gym
+import numpy as np
+import pettingzoo
 import waiting
 
 import envpool_py
@@ -46,6 +48,7 @@ from envpool_py.bench import measure as measuring
 from envpool_py.bench.measure import Caller, Job
 from envpool_py.bench.settings import SYNC, Setting
 from envpool_py.cli.tables import separated
+from envpool_py.pettingzoo import ParallelVectorEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs" / "figures.json"
@@ -146,6 +149,75 @@ def rollouts() -> dict[str, float]:
     steps = 16 * 128
     found = {name: steps / median(row[name] for row in rows) for name in ("whole", "async")}
     return {**found, "gain": median(row["whole"] / row["async"] for row in rows)}
+
+
+def cleanrl() -> dict[str, float]:
+    """Steps per second, and rows per call of the agent, that a program of the page prints."""
+    page = (ROOT / "docs" / "gymnasium.md").read_text(encoding="utf-8")
+    (program,) = (
+        block for block in re.findall(r"(?s)```python\n(.*?)```", page) if "Agent" in block
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "examples")])
+    words, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": paths}
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(5):
+        done = subprocess.run(words, env=env, check=True, capture_output=True, text=True)  # noqa: S603
+        for line in re.findall(r"(\w+)_batches: (.*) steps/s, (.*) rows", done.stdout):
+            found[line[0]].append(float(line[1]))
+            found[f"{line[0]}.rows"].append(float(line[2]))
+    return {key: median(own) for key, own in found.items()}
+
+
+def agents() -> dict[str, float]:
+    """Milliseconds of a batch of 16 cheap envs with two agents: a loop over them, and our pools."""
+    envs = [TwoAgents() for _ in range(16)]
+    one = dict.fromkeys(TwoAgents.possible_agents, 0)
+    actions = dict.fromkeys(one, np.zeros(16, np.int64))
+    pools = {
+        "dummy": ParallelVectorEnv([TwoAgents] * 16, backend="dummy"),
+        "two": ParallelVectorEnv([TwoAgents] * 16, num_processes=2),
+    }
+    for env in (*envs, *pools.values()):
+        env.reset(seed=0)
+    steps: dict[str, Callable[[], Any]] = {"loop": lambda: [env.step(one) for env in envs]}
+    steps |= {name: functools.partial(pool.step, actions) for name, pool in pools.items()}
+    times: dict[str, list[float]] = defaultdict(list)
+    for _ in range(40):
+        for name, step in steps.items():
+            begun = time.perf_counter()
+            for _ in range(20):
+                step()
+            times[name].append((time.perf_counter() - begun) / 20 * 1e3)
+    for pool in pools.values():
+        pool.close()
+    return {name: median(own) for name, own in times.items()}
+
+
+class TwoAgents(pettingzoo.ParallelEnv):
+    """An env whose step takes some microseconds."""
+
+    metadata, render_mode, possible_agents = {"name": "two"}, None, ["a", "b"]
+    spaces = gym.spaces.Box(-1, 1, (8,), np.float32), gym.spaces.Discrete(5)
+
+    def observation_space(self, _: str) -> Any:
+        """That of both agents."""
+        return self.spaces[0]
+
+    def action_space(self, _: str) -> Any:
+        """That of both agents."""
+        return self.spaces[1]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        """Begin an episode."""
+        del seed, options
+        self.agents = [*self.possible_agents]
+        return {a: np.zeros(8, np.float32) for a in self.agents}, {a: {} for a in self.agents}
+
+    def step(self, actions: Any) -> Any:
+        """Return new arrays, as most envs do."""
+        none = dict.fromkeys(actions, False)
+        obs = {agent: np.full(8, action, np.float32) for agent, action in actions.items()}
+        return obs, dict.fromkeys(actions, 0.0), none, none, {a: {} for a in actions}
 
 
 def evaluation() -> dict[str, float]:
@@ -301,6 +373,8 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "libraries": libraries,
     "ppo": ppo,
     "rollouts": rollouts,
+    "cleanrl": cleanrl,
+    "agents": agents,
     "evaluation": evaluation,
     "start": start,
     "threads": threads,

@@ -7,6 +7,7 @@ beforehand have 22. ``rollout``, ``episodes`` and ``evaluate`` have fixed shares
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -32,9 +33,11 @@ from envpool_py.collector.rollout import Rollout, RolloutBuffer
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
+from envpool_py.pool.arguments import check_wait_num
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.inner import settled
 from envpool_py.seeding import Seed
+from envpool_py.worker.builtin_env_workers import DummyEnvWorker
 
 
 def shares(total: int, num_envs: int) -> list[int]:
@@ -83,6 +86,7 @@ class AsyncCollector:
             leaves the envs unchanged.
         keep_infos: whether episodes and transitions hold the info dicts of their rows; or the keys
             that they hold.
+        wait_num: the rows that the collector waits for, in place of the pool's own ``wait_num``.
 
     Attributes:
         pool: the pool.
@@ -93,7 +97,8 @@ class AsyncCollector:
         num_episodes: episodes finished so far.
 
     Raises:
-        ValueError: the seeds are not as many as the envs.
+        ValueError: the seeds are not as many as the envs, or ``wait_num`` is out of range or of a
+            pool that steps all envs in this process.
         TypeError: ``pool`` is no pool, a seed is not an int, or ``policy`` is not callable.
     """
 
@@ -104,9 +109,17 @@ class AsyncCollector:
         *,
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
+        wait_num: int | None = None,
     ) -> None:
         self.pool = pool
         self.policy = policy
+        check_wait_num(wait_num, len(pool))
+        self._wait_num = wait_num
+        if wait_num is not None and issubclass(pool.worker_class, DummyEnvWorker):
+            raise ValueError(
+                "wait_num: this pool steps its envs in this process, one after the other, so a"
+                " partial batch saves no time; make it with worker processes, or drop wait_num"
+            )
         self.num_rows = 0
         self.num_batches = 0
         self.num_steps = 0
@@ -226,10 +239,10 @@ class AsyncCollector:
         """Collect steps of all envs under one policy, and return when no env is in flight.
 
         An env that is ready takes its next step at once, and one that has made its steps waits for
-        the others, so that no env is represented more than another. The pool's ``wait_num`` and
-        ``timeout`` say for how many envs the policy is called. The next call continues the same
-        episodes, unless the pool was used in between, by ``steps`` for instance, or an error was
-        raised: then, as in the first call, fresh episodes are started.
+        the others, so that no env is represented more than another. ``wait_num``, or the pool's,
+        and its ``timeout`` say for how many envs the policy is called. The next call continues the
+        same episodes, unless the pool was used in between, by ``steps`` for instance, or an error
+        was raised: then, as in the first call, fresh episodes are started.
 
         Args:
             num_steps: the steps of each env; resets are no steps.
@@ -242,6 +255,12 @@ class AsyncCollector:
         layouts = self._obs_layout, self._action_layout
         keeps_infos = bool(self._keep_infos)
         rows = RolloutBuffer(num_envs, num_steps, *layouts, keeps_infos=keeps_infos)
+        with self._partial_batches():
+            self._fill(rows, num_envs)
+        self._left = "rollout", self._uses()
+        return rows.finish()
+
+    def _fill(self, rows: RolloutBuffer, num_envs: int) -> None:
         goes_on, self._left = self._left == ("rollout", self._uses()), None
         if goes_on:
             everyone = np.arange(num_envs)
@@ -263,8 +282,6 @@ class AsyncCollector:
             acting[acting] = rows.open(batch.ids[acting], seen)
             self._act_on(batch, acting, rows)
         self._held = rows.held()
-        self._left = "rollout", self._uses()
-        return rows.finish()
 
     def _episodes(self, may_start: Callable[[int], bool]) -> Iterator[Episode]:
         starting = [i for i in range(len(self.pool)) if may_start(i)]
@@ -273,12 +290,13 @@ class AsyncCollector:
         while running:
             finished: list[Episode] = []
             try:
-                batch = self._receive(self.pool.recv())
-                finished = self._ended(batch)
-                again = batch.ends.copy()
-                again[batch.ends] = [may_start(int(i)) for i in batch.ids[batch.ends]]
-                running -= int(np.count_nonzero(batch.ends & ~again))
-                self._go_on(batch, again, self._buffer)
+                with self._partial_batches():
+                    batch = self._receive(self.pool.recv())
+                    finished = self._ended(batch)
+                    again = batch.ends.copy()
+                    again[batch.ends] = [may_start(int(i)) for i in batch.ids[batch.ends]]
+                    running -= int(np.count_nonzero(batch.ends & ~again))
+                    self._go_on(batch, again, self._buffer)
             except Exception as error:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
@@ -306,9 +324,10 @@ class AsyncCollector:
                 yield transitions
                 self._check_unused(used)
             self._left = None
-            batch = self._receive(self.pool.recv())
-            self._take_steps(batch)
-            self._go_on(batch, batch.ends, self._last)
+            with self._partial_batches():
+                batch = self._receive(self.pool.recv())
+                self._take_steps(batch)
+                self._go_on(batch, batch.ends, self._last)
 
     def _check_unused(self, used: tuple[int, int, bytes]) -> None:
         if self._uses() != used:
@@ -506,7 +525,20 @@ class AsyncCollector:
         for _ in settled(self.pool):
             pass
         self._forget_running()
-        self._start(env_ids)
+        with self._partial_batches():
+            self._start(env_ids)
+
+    @contextlib.contextmanager
+    def _partial_batches(self) -> Iterator[None]:
+        """Within the block the pool has the collector's ``wait_num``, if that is given."""
+        before = self.pool.wait_num
+        if self._wait_num is not None:
+            self.pool.wait_num = self._wait_num
+        try:
+            yield
+        finally:
+            if self._wait_num is not None:
+                self.pool.wait_num = before
 
     def _forget_running(self) -> None:
         seen, actions = spaces.leaves(self._obs_layout), spaces.leaves(self._action_layout)

@@ -60,12 +60,17 @@ class Evaluation:
 
     def __repr__(self) -> str:
         failed, good = int(self.failed.sum()), self.returns[~self.failed]
-        count = f"{len(self)} episodes" + (f", {failed} failed" if failed else "")
+        count = f"{len(self)} episode{'s' * (len(self) != 1)}" + (
+            f", {failed} failed" if failed else ""
+        )
         if not len(good) or good.ndim > 1:
             return f"<Evaluation of {count}>"
-        length = self.lengths[~self.failed].mean()
-        spread = f"return {good.mean():.4g} +/- {good.std():.4g}, length {length:.4g}"
-        return f"<Evaluation of {count}: {spread}>"
+        deviation, length = good.std(), self.lengths[~self.failed].mean()
+        error = (
+            f", standard error {deviation / (len(good) - 1) ** 0.5:.4g}" if len(good) > 1 else ""
+        )
+        spread = f"mean return {good.mean():.4g}{error}, standard deviation {deviation:.4g}"
+        return f"<Evaluation of {count}: {spread}; mean length {length:.4g}>"
 
 
 def evaluate(

@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py import extras
 from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.env import spaces
@@ -193,8 +194,8 @@ class Episodes(Sequence[Episode]):
             UserWarning: infos have keys that some rows lack, or values of different shapes; these
                 are left out.
         """
-        from envpool_py.collector.to_minari import write  # noqa: PLC0415 - an extra
-
+        needed = f"to_minari needs Minari; {extras.hint('minari')}"
+        write = extras.load("envpool_py.collector.to_minari", needed).write
         return write(self, dataset_id, options)
 
     def _infos_of(self, k: int) -> tuple[dict[str, Any], ...]:

@@ -93,8 +93,9 @@ class Executor:
         #: it; returns what ``final_obs`` is in the info of the row.
         self.keep_final: Callable[[Any], Any] = spaces.snapshot
         #: What is still to check: the row of a reset, of a step, of a step after the end of an
-        #: episode, and a flag that is None.
+        #: episode, a flag that is None, and a cast that loses digits.
         self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END, checks.FLAG}
+        self.to_check.add(checks.CAST)
         #: The call that a request has made in addition, and that has not returned: "reset" or
         #: "env_fn". If the request fails, it is what has raised.
         self.inner = ""
@@ -406,7 +407,8 @@ class Executor:
                 self._root, self.position = root, (episode, False)
             seeded = type(error) is TypeError and "seed" in kwargs
             if seeded and not wrapper_layers.takes_seed(self.env):
-                raise TypeError(f"reset() takes no seed: {error}{checks.OLD_GYM}") from error
+                text = f"{error}; write `def reset(self, *, seed=None, options=None)`"
+                raise TypeError(f"reset() takes no seed: {text}{checks.OLD_GYM}") from error
             raise
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             got = _named(result) + checks.OLD_GYM
@@ -441,6 +443,9 @@ class Executor:
         found = {checks.REWARD: checks.reward_complaint(reward)}
         if isinstance(space, gym.Space):
             found = {checks.OBS: checks.complaint(space, obs), **found}
+            if checks.CAST in self.to_check and (text := checks.lost_digits(space, obs)):
+                self.to_check.remove(checks.CAST)
+                self.warn(checks.CAST, text)
         for kind, text in found.items():
             if text is None:
                 continue

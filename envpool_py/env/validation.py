@@ -18,7 +18,7 @@ from envpool_py.interrupts import ordinary
 ON_RESET, ON_STEP, AFTER_END = "reset", "step", "over"
 #: The kinds of warnings that come with a row: about the row, and of an env that was replaced before
 #: it; ``AFTER_END`` is another kind.
-OBS, REWARD, FLAG, CLOSE = "obs", "reward", "flag", "close"
+OBS, REWARD, FLAG, CLOSE, CAST = "obs", "reward", "flag", "close", "cast"
 #: Ends an error that the old interface of gym causes.
 OLD_GYM = "; an env with gym's old interface needs the wrapper envpool_py.wrappers.OldGymEnv"
 
@@ -51,6 +51,22 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
     if valid:
         return None
     return f"obs is {fitted!r:.80}, which is not in observation_space {space!r:.120}"
+
+
+def lost_digits(space: gym.Space[Any], obs: Any) -> str | None:
+    """Return a text if a float of ``obs`` has more digits than its space holds, else None."""
+    layout = spaces.layout_of(space)
+    try:
+        fitted = spaces.fit_tree(layout, obs, "obs", "observation_space")
+        pairs = zip(*(spaces.split(layout, each, "obs") for each in (obs, fitted)), strict=True)
+        for leaf, (value, part) in zip(spaces.leaves(layout), pairs, strict=True):
+            given = np.asarray(value)
+            if given.dtype.kind == "f" and not np.array_equal(given, part, equal_nan=True):
+                types = f"{given.dtype}, but observation_space has {leaf.dtype}: digits are lost"
+                return f"{leaf.name('obs')} has dtype {types}"
+    except ordinary(TypeError, ValueError):
+        pass  # as above
+    return None
 
 
 def reward_complaint(reward: Any) -> str | None:

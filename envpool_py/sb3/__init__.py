@@ -22,6 +22,6 @@ else:  # type checkers would take any misspelt name
 
     def __getattr__(name: str) -> object:
         if name == "AsyncRollouts":
-            needed = "AsyncRollouts needs Stable-Baselines3; pip install stable-baselines3"
+            needed = f"AsyncRollouts needs Stable-Baselines3; {_packages.hint('sb3')}"
             return _packages.load("envpool_py.sb3.async_rollouts", needed).AsyncRollouts
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

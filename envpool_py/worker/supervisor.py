@@ -197,6 +197,12 @@ class Supervisor:
 
     def start(self) -> None:
         """Start all processes and return while they make their envs; OSError if one fails."""
+        this = multiprocessing.current_process()
+        imports_main = this.name.startswith("envpool_py ") and getattr(this, "_inheriting", False)
+        if imports_main and self.context is not None and not forks(self.context):
+            # The program has no main guard, which the error of its pool says; the tracebacks of all
+            # of its worker processes would hide that.
+            raise SystemExit(1)
         self._open()
         host = self.hosts[0]
         limit = host.limit if self.has_step_timeout else math.inf

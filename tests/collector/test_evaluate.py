@@ -70,7 +70,15 @@ def test_episodes_have_the_seeds_from_seed_on():
         assert equal(rows(result), by_hand(TASKS[9:14]))
         assert np.array_equal(result.returns, envpool_py.evaluate(pool, policy, 5, seed=20).returns)
         mean, std = result.returns.mean(), result.returns.std()
-        assert f"<Evaluation of 5 episodes: return {mean:.4g} +/- {std:.4g}, length" in repr(result)
+        error = np.std(result.returns, ddof=1) / 5**0.5
+        texts = f"return {mean:.4g}", f"error {error:.4g}", f"deviation {std:.4g}; mean length "
+        assert f"5 episodes: mean {texts[0]}, standard {texts[1]}, standard {texts[2]}" in repr(
+            result
+        )
+        one = envpool_py.evaluate(pool, policy, episodes=1)
+        assert repr(one).startswith(
+            f"<Evaluation of 1 episode: mean return {one.returns[0]:.4g}, st"
+        )
         empty = envpool_py.evaluate(pool, policy, episodes=0)
         assert len(empty) == 0
         assert repr(empty) == "<Evaluation of 0 episodes>"
@@ -194,7 +202,7 @@ def test_a_task_that_fails_is_a_result(place, fault, budget, mode):
     for n, error in enumerate(found.errors):
         assert (text in error) if n in bad else error is None
     assert found.tasks.tolist() == [*range(10)]
-    assert "10 episodes, 3 failed: return" in repr(found)
+    assert "10 episodes, 3 failed: mean return" in repr(found)
     assert not again.failed.any()
 
 

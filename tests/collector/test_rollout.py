@@ -1,5 +1,6 @@
 """Rollouts of every kind of env, several in a row, against hand-stepped envs."""
 
+import contextlib
 import os
 import signal
 from functools import partial
@@ -11,6 +12,8 @@ import pytest
 from envpool_py import DummyVectorEnv, EnvError
 from envpool_py.collector import AsyncCollector, RandomPolicy
 from envpool_py.env.spaces import take
+from envpool_py.gymnasium import VectorEnv
+from envpool_py.sb3 import SubprocVecEnv
 from tests.faults.helpers import MODES, RESTART
 from tests.support import envs
 from tests.support.episodes import SEED, equal, rows_of
@@ -191,8 +194,19 @@ def test_with_whole_batches_a_policy_gets_whole_batches_in_order():
     assert asked == [[0, 1, 2]] * 6
 
 
-def test_a_fast_env_goes_on_alone(tmp_path):
+FORK = PLACES["shmem-fork"]
+DOORS = {
+    "pool": (partial(FORK, wait_num=1), {}),
+    "pool that waits for all": (FORK, {"wait_num": 1}),
+    "Gymnasium": (partial(VectorEnv, context="fork"), {"wait_num": 1}),
+    "SB3": (partial(SubprocVecEnv, start_method="fork"), {"wait_num": 1}),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_fast_env_goes_on_alone(door, tmp_path):
     """Env 0 cannot finish its first step before env 1 has made all of its own."""
+    make, options = DOORS[door]
     gate = tmp_path / "gate"
 
     class Gated(envs.CountEnv):
@@ -204,8 +218,11 @@ def test_a_fast_env_goes_on_alone(tmp_path):
             return super().step(action)
 
     os.mkfifo(gate)
-    with PLACES["shmem-fork"]([partial(Gated, i, 50) for i in range(2)], wait_num=1) as pool:
-        rollout = AsyncCollector(pool, lambda _, ids: 0 * ids).rollout(T)
+    with contextlib.closing(make([partial(Gated, i, 50) for i in range(2)])) as venv:
+        pool = getattr(venv, "pool", venv)
+        before = pool.wait_num
+        rollout = AsyncCollector(pool, lambda _, ids: 0 * ids, **options).rollout(T)
+        assert pool.wait_num == before
     assert rollout.obs[..., 2].T.tolist() == [list(range(T))] * 2
 
 
@@ -240,6 +257,12 @@ def test_wrong_arguments():
         collector = AsyncCollector(pool, lambda _, ids: 0 * ids)
         with pytest.raises(ValueError, match="num_steps must be 1 or more, got 0"):
             collector.rollout(0)
+        for wait_num, text in (
+            (1, "wait_num: this pool steps its envs in this process"),
+            (2, "but got 2"),
+        ):
+            with pytest.raises(ValueError, match=text):
+                AsyncCollector(pool, lambda _, ids: 0 * ids, wait_num=wait_num)
 
 
 def test_an_automatic_reset_that_fails_joins_no_episodes():

@@ -1,11 +1,11 @@
-"""Writes the table of faults into docs/faults.md: `python -m tests.docs.fault_tables`."""
+"""Writes the table of faults into docs/fault_table.md: `python -m tests.docs.fault_tables`."""
 
 import re
 
 from tests.faults.table import BACKENDS, FAULTS, FORKS, NO_DEATH, NO_HANG, PLACES, ROWS, why_not
 from tests.support.helpers import ROOT
 
-PAGE = ROOT / "docs" / "faults.md"
+PAGE = ROOT / "docs" / "fault_table.md"
 PART = re.compile(r"(?<=<!-- table of faults -->\n).*?(?=<!-- end of the table -->)", re.DOTALL)
 HEAD = '| the env | `on_error="raise"` | `on_error="restart"` |\n|---|---|---|\n'
 CRASH = "`env 1: step raised RuntimeError: crash`"
@@ -28,7 +28,7 @@ def tables():
     found += [f"- In process and in threads, if an env ends its process, {NO_DEATH}.\n\n"]
     for members in groups.values():
         title = "; ".join(text for text, _ in members)
-        found.append(f"### {title[0].upper()}{title[1:]}\n\n{HEAD}{members[-1][1]}\n")
+        found.append(f"## {title[0].upper()}{title[1:]}\n\n{HEAD}{members[-1][1]}\n")
     return "".join(found)
 
 

@@ -38,11 +38,11 @@ def programs(page):
 
 
 def run(page, folder):
-    """Run the programs of a page in their order, with this working directory."""
+    """Run the programs of a page in their order, in this folder; return what they print."""
     names = []
     for name, code in programs(ROOT / page):
         (folder / name).write_text(code, encoding="utf-8")
         names.append(name)
-    run_python(
+    return run_python(
         "-c", RUN_ALL, ROOT / "examples", *names, cwd=folder, env={"MPLCONFIGDIR": str(folder)}
     )

@@ -1,4 +1,4 @@
-"""docs/faults.md shows the table that the tests try."""
+"""docs/fault_table.md shows the table that the tests try."""
 
 from tests.docs import fault_tables
 from tests.faults.table import FAULTS, FORKS

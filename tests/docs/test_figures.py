@@ -38,7 +38,7 @@ def test_figures_that_follow_from_others():
 
 
 def test_readme_is_short():
-    assert len(README.splitlines()) <= 75
+    assert len(README.splitlines()) <= 60
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """Pages are found by the words that readers search for, and each is in the sidebar once."""
 
+import json
+import os
 import re
 
 import pytest
 
 from tests.docs.test_words import PAGES, prose
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, run_python
 
 DOCS = ROOT / "docs"
 QUESTIONS = [
@@ -62,3 +64,26 @@ def test_the_sidebar_has_four_groups_with_every_page_once():
     pages = [path for path in DOCS.rglob("*") if path.suffix in (".md", ".ipynb")]
     names = [str(path.relative_to(DOCS).with_suffix("")) for path in pages]
     assert sorted(listed) == sorted({*names} - {"index"})
+
+
+SEARCHED = {
+    "SubprocVecEnv EOFError": "faq",
+    "fork torch deadlock": "install",
+    "deadlock": "install",
+    "checkpoint": "seeds",
+    "headless rendering": "robots",
+    "memory grows": "faults",
+    "reproducible seeds": "seeds",
+}
+
+
+@pytest.mark.slow
+def test_the_search_of_the_built_pages_has_the_right_page_first(tmp_path):
+    """An entry of the index that is the query and is marked as main comes before all else."""
+    options = ["-q", "-b", "html", "-D", "nb_execution_mode=off"]
+    run_python("-m", "sphinx", *options, DOCS, tmp_path, env={"DOCS_OFFLINE": "1", **os.environ})
+    text = (tmp_path / "searchindex.js").read_text(encoding="utf-8")
+    index = json.loads(text.removeprefix("Search.setIndex(").rstrip().removesuffix(")"))
+    for query, page in SEARCHED.items():
+        entries = index["indexentries"].get(query.lower(), [])
+        assert [index["docnames"][n] for n, _, is_main in entries if is_main] == [page], query

@@ -20,7 +20,7 @@ def test_ids_and_options_of_envpool_name_what_to_pass_here():
     text = "does not take img_height, reward_clip, stack_num; .*AtariPreprocessing; .*ClipReward"
     with pytest.raises(TypeError, match=text):
         envpool.make("ale_py:ALE/Pong-v5", **options)
-    with pytest.raises(gym.error.NameNotFound, match="CartPola"):
+    with pytest.raises(gym.error.NameNotFound, match="CartPola.*write 'module:CartPola-v1'"):
         envpool.make("CartPola-v1")
 
 

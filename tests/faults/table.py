@@ -1,7 +1,7 @@
 """The table of faults: what the caller gets, for each place, fault and backend. Data alone.
 
-`test_table.py` tries each cell and `docs/faults.md` shows it, so the texts are for readers: in them
-`...` stands for any text. A text begins with how it arrives:
+`test_table.py` tries each cell and `docs/fault_table.md` shows it, so the texts are for readers: in
+them `...` stands for any text. A text begins with how it arrives:
 
 * `raised`: the call raises an `EnvError` with this message;
 * `row`: the row has `info["env_error"]` with this text;

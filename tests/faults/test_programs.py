@@ -151,6 +151,22 @@ def test_the_line_is_that_of_the_main_script_with_every_start_method(tmp_path):
     assert run_python("-c", program).split() == ["<string>:10", "<string>:12", "<string>:13"]
 
 
+NO_GUARD = """
+    import envpool_py
+    from envpool_py.testing import CountingEnv
+
+    pool = envpool_py.ShmemVectorEnv([CountingEnv] * 4, context="{}")
+"""
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_without_a_main_guard_the_line_that_helps_is_alone(tmp_path, context):
+    done = run_script(tmp_path, NO_GUARD.replace("{}", context))
+    assert done.stderr.count("Traceback") == 1
+    text = f"code 1 while starting; under '{context}' the program needs `if __name__ == "
+    assert text in done.stderr.splitlines()[-1]
+
+
 CTRL_C = """
     import gc, random, sys, threading, time, warnings
     from signal import SIGINT, raise_signal

@@ -60,6 +60,33 @@ def test_envs_that_are_reset_are_not_warned_of(place, mode):
                 pool.reset(terminated | truncated)
 
 
+class Digits(envs.CountEnv):
+    """Returns float64, from its first step on with more digits than its space holds."""
+
+    def __init__(self, tag):
+        super().__init__(tag)
+        self.observation_space = spaces.Dict({"x": spaces.Box(0, 9, (2,), np.float32)})
+
+    def reset(self, **kwargs):
+        return {"x": super().reset(**kwargs)[0][:2] / 2}, {}
+
+    def step(self, action):
+        return {"x": super().step(action)[0][:2] / 3 + 0.1}, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(("place", "validate"), paired(BACKENDS, ["first", "always"]))
+def test_a_cast_that_loses_digits_is_warned_of_once(place, validate):
+    with PLACES[place]([functools.partial(Digits, 1)] * 2, validate=validate) as pool:
+        pool.reset()
+        text = "envs 0 to 1: obs.* has dtype float64, but observation_space has float32: digits are"
+        with pytest.warns(UserWarning, match=text):
+            pool.step([0] * 2)
+        pool.step([0] * 2)
+    with PLACES[place]([functools.partial(Digits, 1)], validate="off") as pool:
+        pool.reset()
+        pool.step([0])
+
+
 def test_a_custom_worker_warns_too(recwarn):
     # Recorded from here, because without the GIL a thread warns those that it was started by.
     with BaseVectorEnv(short(1), ThreadWorker) as pool:

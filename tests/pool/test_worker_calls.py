@@ -65,7 +65,7 @@ def test_a_call_of_a_worker_is_one_of_its_pool(place, name):
             pool.recv()
         if name == "set_env_attr":
             assert pool.get_env_attr("mark", 1) == [5]
-            with pytest.raises(AttributeError, match="env 0: "):
+            with pytest.raises(AttributeError, match="envs 0, 2: "):
                 pool.get_env_attr("mark")
         # The env was neither stepped nor reset.
         steps = 1 + (name in REPLIES)

@@ -75,6 +75,12 @@ def test_several_errors_become_the_first_which_names_the_others():
     assert (one.env_ids, both.env_ids, both.args) == ((3,), (3, 5), ("one",))
     assert str(both).endswith("\nalso: env 5: step raised two")
     assert both.__cause__ is one.__cause__
+    # Equal ones are one line.
+    many = [EnvError(f"env {i}: step raised {'two' if i == 5 else 'one'}", (i,)) for i in range(9)]
+    lines = ["envs 0, 1, 2, 3, 4, 6, 7, 8: step raised one", "also: env 5: step raised two"]
+    assert str(errors.combine(many)).splitlines() == lines
+    assert str(errors.combine(many[:4])) == "envs 0 to 3: step raised one"
+    assert errors.combine(many[:4]).env_ids == (0, 1, 2, 3)
     # The envs of one process that died are named once; a timeout that is the reason comes first.
     died = [WorkerDiedError("envs 0 to 2: the process was killed", (0, 1, 2)) for _ in range(2)]
     late = EnvTimeoutError("env 1: took too long", (1,), "step")
