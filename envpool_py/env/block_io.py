@@ -34,7 +34,10 @@ def flat_rows(leaf: Leaf, array: Array | None, ids: Iterable[int]) -> list[Any] 
         return None
     if len(leaf.shape) != 1 or leaf.code is not None:
         return None
-    return [None if row is None else row.data for row in _rows_of(ids, array)]
+    rows = _rows_of(ids, array)
+    for i in ids:
+        rows[i] = rows[i].data
+    return rows
 
 
 def writer_of(
