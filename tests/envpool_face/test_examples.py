@@ -55,6 +55,12 @@ def test_the_examples_of_the_collector_learn(name, args):
     assert run(name, args).startswith("learnt after")
 
 
+def test_the_interface_of_multi_agent_trainers_has_the_flags_of_the_last_step():
+    printed = run("mappo_vec_env.py", "")
+    assert printed.startswith("(16, 3, 18) (16, 3, 1) True {'dones': array([ True,  True,  True])")
+    assert len((ROOT / "examples" / "mappo_vec_env.py").read_text().splitlines()) <= 40
+
+
 def test_torchrl_takes_our_vector_env_as_it_takes_gymnasiums():
     runs = [f"--mode sync --vector {each}" for each in ("gymnasium", "ours")]
     gymnasiums, ours = (run("torchrl_rollout.py", args, ours=False) for args in runs)
