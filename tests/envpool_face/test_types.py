@@ -75,7 +75,7 @@ BAD = [
     ({"options": {"wait_num": 1}}, ValueError, "wait_num must be 2, because batch_size"),
     ({"on_error": "restart"}, TypeError, "pass options={'on_error': ...}"),
     ({"on_eror": "restart"}, TypeError, "on_eror is no option; on_error is"),
-    ({"n_envs": 2}, TypeError, "n_envs is an argument of other libraries; here it is num_envs"),
+    ({"n_envs": 2}, TypeError, "n_envs: here it is num_envs"),
 ]
 
 
