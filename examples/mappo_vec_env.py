@@ -1,6 +1,5 @@
 """A pool of PettingZoo envs with the interface that the trainers of MAPPO and HARL expect."""
 
-# ruff: noqa: ANN001, ANN003, ANN201, ANN202, ANN204, D101, D102
 import functools
 
 import numpy as np

@@ -219,7 +219,7 @@ def test_failed_tasks_of_vector_rewards_and_of_no_task_at_all():
         assert found.returns[1, 1] == 3
         found = envpool_py.evaluate(pool, act, tasks=bad[:1], on_failure="record")
         assert np.isnan(found.returns).tolist() == [True]
-        assert repr(found) == "<Evaluation of 1 episodes, 1 failed>"
+        assert repr(found) == "<Evaluation of 1 episode, 1 failed>"
         with pytest.raises(ValueError, match="on_failure must be 'raise' or 'record', got 'keep'"):
             envpool_py.evaluate(pool, act, 1, on_failure="keep")
 

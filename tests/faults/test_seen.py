@@ -68,7 +68,7 @@ def test_if_no_env_ever_worked_the_error_is_raised_at_once(place, tmp_path):
 
     fns = [functools.partial(envs.ChangedEnv, tag, reset=reset) for tag in range(2)]
     with PLACES[place](fns, on_error="restart", restart_backoff=20.0) as pool:
-        with pytest.raises(FileNotFoundError, match=r"env [01]: reset raised .*: robot.xml"):
+        with pytest.raises(FileNotFoundError, match=r"envs 0 to 1: reset raised .*: robot.xml"):
             pool.reset()
         assert helpers.count_call(tmp_path / "resets") - 1 <= 3, "each once, one perhaps again"
 

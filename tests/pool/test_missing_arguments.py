@@ -31,7 +31,7 @@ def test_a_missing_argument_of_the_env(backend):
 
 def test_arguments_of_make_vec_env():
     for key in ("on_error", "num_processes", "autoreset_mode"):
-        text = rf"make_vec_env: {key} is an option of the VecEnv: pass vec_env_kwargs={{'{key}': "
+        text = rf"make_vec_env: {key} is an option of the pool; pass vec_env_kwargs={{'{key}': "
         with pytest.raises(TypeError, match=text):
             make_vec_env("CartPole-v1", 2, **{key: "restart"})
     with pytest.raises(TypeError, match=r"stiffness is no argument; .* env_kwargs=\{'stiffness'"):
