@@ -53,7 +53,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"], "pettingzoo")
-_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray", "AsyncEnv": "env.async_env"}
+_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray", "AsyncEnv": "sessions.async_env"}
 _EXTRAS |= dict.fromkeys(["AsyncCollector", "Rollout", "evaluate"], "collector")
 _PACKAGES = ["collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "testing", "wrappers"]
 _PACKAGES += ["sessions", "tianshou"]

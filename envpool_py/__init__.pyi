@@ -4,7 +4,6 @@
 from envpool_py.collector import AsyncCollector as AsyncCollector
 from envpool_py.collector import Rollout as Rollout
 from envpool_py.collector import evaluate as evaluate
-from envpool_py.env.async_env import AsyncEnv as AsyncEnv
 from envpool_py.errors import EnvError as EnvError
 from envpool_py.errors import EnvTimeoutError as EnvTimeoutError
 from envpool_py.errors import ReplayError as ReplayError
@@ -23,6 +22,7 @@ from envpool_py.ray import RayEnvWorker as RayEnvWorker
 from envpool_py.ray import RayVectorEnv as RayVectorEnv
 from envpool_py.replayer import Replay as Replay
 from envpool_py.replayer import replay as replay
+from envpool_py.sessions.async_env import AsyncEnv as AsyncEnv
 from envpool_py.wrappers import AtariInfo as AtariInfo
 from envpool_py.wrappers import ContinuousToDiscrete as ContinuousToDiscrete
 from envpool_py.wrappers import MultiDiscreteToDiscrete as MultiDiscreteToDiscrete
