@@ -231,7 +231,8 @@ class Recovery:
         """Leave it to the next reset of each failed env to recreate it."""
         self._in_sessions, self.tracks = False, self.enabled or self.recreation.fresh
         for failed in self.failed.values():
-            failed.why = Why.BY_HAND
+            if failed.why is not Why.PLANNED:  # to recycle an env is no restart
+                failed.why = Why.BY_HAND
 
     def error_of(self, i: int) -> EnvError | None:
         """Return the error of env ``i`` if the env needs to be recreated for it."""

@@ -119,11 +119,11 @@ class EngineForSessions:
         if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
             env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
             if fact and env and (running := abs(env) - 1) != i:
-                fact += f": the same process steps env {running}"
+                fact += f": the same {host.name} steps env {running}"
             spare = False
             if isinstance(host, ThreadHost) and not kill and (not env or host.runner is not None):
                 spare = True
-                if fact:  # ``flight.cancel`` cancels a coroutine, but no other code
+                if fact and env:  # ``flight.cancel`` cancels a coroutine, but no other code
                     line, details = host.stack_of(thread)
                     text = f"env {i}: {fact}{line}; its coroutine was cancelled"
                     error = EnvTimeoutError(text, (i,), details=details)
