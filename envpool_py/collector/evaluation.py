@@ -92,7 +92,7 @@ def evaluate(
 
     Every episode begins with a reset with its seed and options, and is followed by no automatic
     one, whatever the ``autoreset_mode``. If the pool restarts an env (``on_error="restart"``), its
-    episode is run again from the start; when ``max_restarts`` are used up, the task has failed.
+    episode is run again from the start, unless ``on_failure="record"``.
     What is in flight when the call begins is dropped. The pool is not closed; its envs must be
     reset before they are used again.
 
@@ -104,8 +104,8 @@ def evaluate(
         tasks: in place of ``episodes``, the ``(seed, options)`` of each; both may be None.
         seed: of the first of ``episodes``.
         on_failure: ``"raise"``: an error, a time-out or a crash of an env is raised.
-            ``"record"``: it is the result of the task that the env ran, and the env goes on with
-            the next one. A crash fails the tasks of all envs in the process.
+            ``"record"``: it is the result of the task that the env ran, at the first failure, and
+            the env goes on with the next one. A crash fails the tasks of all envs in the process.
         progress: show a progress bar, by tqdm.
 
     Raises:
@@ -245,7 +245,10 @@ class _Run:
             is_final = "final_obs" in info  # of an env that was recreated, or of a custom worker
             # A turn-based env goes on where one of its agents has ended.
             ends[k] = is_final or self._pool._inner.is_over(i)
-            if ends[k] and "env_error" not in info:
+            if "env_error" in info and not self._raises:
+                ends[k] = True  # a task fails once: a repetition would flatter the policy
+                self._end_failed(i, info["env_error"])
+            elif ends[k] and "env_error" not in info:
                 info = info["final_info"] if is_final else info
                 info.pop("env_id", None)
                 flags = bool(terminated[k]), bool(truncated[k])
@@ -280,10 +283,13 @@ class _Run:
             error.message = f"{error.message}; evaluate ran task {ran}"
             raise error
         for i in ids.tolist():
-            length = max(int(self._length[i]), 0)
-            self._end(i, _Outcome(np.nan, length, False, False, {}, error.text))
-            self._pool._inner.forget_failures(i)
+            self._end_failed(i, error.text)
         return ids
+
+    def _end_failed(self, i: int, text: str) -> None:
+        length = max(int(self._length[i]), 0)
+        self._end(i, _Outcome(np.nan, length, False, False, {}, text))
+        self._pool._inner.forget_failures(i)
 
     def _end(self, i: int, outcome: _Outcome) -> None:
         self.found[int(self._task[i])] = outcome
