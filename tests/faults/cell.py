@@ -105,6 +105,7 @@ class Cell(logging.Handler):
         constants = [(supervisor, "GRACE"), (thread_host, "GRACE")]
         if (self.row.place, self.row.fault) == ("env_fn", "hangs"):
             constants.append((supervisor, "MAKES_WITHIN"))
+            constants.append((supervisor, "SLOW_START"))
         before = [getattr(*constant) for constant in constants]
         for constant in constants:
             setattr(*constant, 5 if self.backend == table.RAY else 0.5)

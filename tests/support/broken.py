@@ -135,7 +135,7 @@ class BrokenEnv(envs.FaultEnv):
     def _item(self, process, data, length):
         from envpool_py.worker import messages  # noqa: PLC0415 - in the process
 
-        return messages.ITEM.pack(process._ids[0], messages.CLOSED, length), data
+        return messages.ITEM.pack(process.ids[0], messages.CLOSED, length), data
 
 
 def inner_rows(env, kind, action):
