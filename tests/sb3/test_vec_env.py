@@ -259,7 +259,7 @@ def test_an_exception_of_an_env(make):
     venv.seed(4)
     for reset in (venv.reset, lambda: venv.env_method("reset", options={"fault": "value"})):
         venv.set_options([{}, {"fault": "value"}, {}])
-        with pytest.raises(ValueError, match=r"envs? .*1.*: reset raised ValueError: boom"):
+        with pytest.raises(ValueError, match=r"envs? (.*1|0 to 2).*: reset raised ValueError: boom"):
             reset()
     venv.set_options()
     assert venv.reset().shape == (3, 3)
@@ -343,7 +343,7 @@ for _, name, _ in pkgutil.walk_packages(own.__path__, "envpool_py.sb3."):
 try:
     own.AsyncRollouts
 except ImportError as error:
-    assert "pip install stable-baselines3" in str(error)
+    assert ".[sb3]" in str(error)
 venv = own.make_vec_env("CartPole-v1", 2, vec_env_cls=own.ShmemVecEnv,
                         vec_env_kwargs={"start_method": "fork"})
 venv = own.VecMonitor(own.VecNormalize(own.VecFrameStack(venv, 2)))
