@@ -259,7 +259,9 @@ def test_an_exception_of_an_env(make):
     venv.seed(4)
     for reset in (venv.reset, lambda: venv.env_method("reset", options={"fault": "value"})):
         venv.set_options([{}, {"fault": "value"}, {}])
-        with pytest.raises(ValueError, match=r"envs? (.*1|0 to 2).*: reset raised ValueError: boom"):
+        with pytest.raises(
+            ValueError, match=r"envs? (.*1|0 to 2).*: reset raised ValueError: boom"
+        ):
             reset()
     venv.set_options()
     assert venv.reset().shape == (3, 3)
