@@ -92,9 +92,9 @@ def evaluate(
 
     Every episode begins with a reset with its seed and options, and is followed by no automatic
     one, whatever the ``autoreset_mode``. If the pool restarts an env (``on_error="restart"``), its
-    episode is run again from the start, unless ``on_failure="record"``.
-    What is in flight when the call begins is dropped. The pool is not closed; its envs must be
-    reset before they are used again.
+    episode is run again from the start, unless failures are recorded. What is in flight when the
+    call begins is dropped. The pool is not closed; its envs must be reset before they are used
+    again.
 
     Args:
         pool: the pool; a wrapped one too. Freeze the statistics of wrappers that normalize.
@@ -104,8 +104,10 @@ def evaluate(
         tasks: in place of ``episodes``, the ``(seed, options)`` of each; both may be None.
         seed: of the first of ``episodes``.
         on_failure: ``"raise"``: an error, a time-out or a crash of an env is raised.
-            ``"record"``: it is the result of the task that the env ran, at the first failure, and
-            the env goes on with the next one. A crash fails the tasks of all envs in the process.
+            ``"record"``: the first failure is the result of the task that the env ran, whatever the
+            ``on_error`` of the pool, and the env goes on with the next one: an episode that is run
+            until it ends well would flatter the policy. A crash fails the tasks of all envs in the
+            process.
         progress: show a progress bar, by tqdm.
 
     Raises:
@@ -137,7 +139,8 @@ def evaluate(
     with bar:
         run = _Run(pool, policy, chosen, on_failure, bar.update if progress else lambda: None)
         try:
-            run.run()
+            with pool._inner.single_episodes(retries=on_failure == "raise"):
+                run.run()
         except EnvError as error:
             error.finished = _results(run.found)
             raise
@@ -217,8 +220,7 @@ class _Run:
             seeds, options = zip(*(self._tasks[n] for n in self._task[ids]), strict=True)
             self._length[ids] = -1
             try:
-                with self._pool._inner.single_episodes():
-                    self._pool.send_reset(ids, seed=seeds, options=options)
+                self._pool.send_reset(ids, seed=seeds, options=options)
             except EnvError as error:  # an env could not be recreated; nothing was sent
                 rest = np.setdiff1d(ids, error.env_ids)
                 if self._raises or not (len(rest) or self._pool.waiting_id):
@@ -239,23 +241,24 @@ class _Run:
         steps = self._length[ids] > 0
         for k, i in enumerate(ids.tolist()):
             self._total[i] = self._total[i] + rewards[k] if steps[k] else 0.0
-        ends = (terminated | truncated) & steps
+        lost = np.array([not self._raises and "env_error" in info for info in infos])
+        for k in np.flatnonzero(lost).tolist():
+            self._record(int(ids[k]), int(self._length[ids[k]]) - 1, infos[k]["env_error"])
+        ends = (terminated | truncated) & steps & ~lost
         for k in np.flatnonzero(ends).tolist():
             i, info = int(ids[k]), infos[k]
             is_final = "final_obs" in info  # of an env that was recreated, or of a custom worker
             # A turn-based env goes on where one of its agents has ended.
             ends[k] = is_final or self._pool._inner.is_over(i)
-            if "env_error" in info and not self._raises:
-                ends[k] = True  # a task fails once: a repetition would flatter the policy
-                self._end_failed(i, info["env_error"])
-            elif ends[k] and "env_error" not in info:
+            if ends[k] and "env_error" not in info:
                 info = info["final_info"] if is_final else info
                 info.pop("env_id", None)
                 flags = bool(terminated[k]), bool(truncated[k])
                 self._end(i, _Outcome(self._total[i], int(self._length[i]), *flags, info))
+        ends |= lost
         self._start(ids[ends])
-        if not steps.all():
-            self._start_episodes(ids[~steps])
+        if not (steps | lost).all():
+            self._start_episodes(ids[~steps & ~lost])
         if not ends.all():
             rows = ~ends
             ids, obs, infos = ids[rows], spaces.take(obs, rows), infos[rows]
@@ -283,12 +286,12 @@ class _Run:
             error.message = f"{error.message}; evaluate ran task {ran}"
             raise error
         for i in ids.tolist():
-            self._end_failed(i, error.text)
+            self._record(i, int(self._length[i]), error.text)
         return ids
 
-    def _end_failed(self, i: int, text: str) -> None:
-        length = max(int(self._length[i]), 0)
-        self._end(i, _Outcome(np.nan, length, False, False, {}, text))
+    def _record(self, i: int, length: int, error: str) -> None:
+        """Let the task of env ``i`` fail after so many steps; the env gets its full budget."""
+        self._end(i, _Outcome(np.nan, max(length, 0), False, False, {}, error))
         self._pool._inner.forget_failures(i)
 
     def _end(self, i: int, outcome: _Outcome) -> None:

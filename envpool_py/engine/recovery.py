@@ -44,6 +44,7 @@ class Recovery:
     Attributes:
         recreation: recreates the envs. ``failed``, ``run``, ``lost``, ``death_of``: its own.
         enabled: whether ``on_error="restart"``; else errors are raised.
+        retries: whether a reset that failed is sent again; else the failure is its result.
         tracks: whether to call ``note_resets`` and ``returned``.
     """
 
@@ -55,8 +56,7 @@ class Recovery:
         self.lost, self.death_of = recreation.lost, recreation.death_of
         self.enabled = options.recovery.on_error == "restart"
         self.tracks = self.enabled or recreation.fresh
-        # In sessions a reset that failed is not sent again: its session gets the error.
-        self._in_sessions = False
+        self.retries = True
         # The resets in flight that the caller asked for, which are sent again if they fail.
         self._resets: dict[int, Request] = {}
         if self.enabled:
@@ -144,9 +144,9 @@ class Recovery:
         """Try none of the first resets again if no env works; return the errors of those in flight.
 
         For when an error is raised: the others have failed likewise, and wait to be tried again.
-        Not in sessions, where each has its own error, and none is tried again.
+        Not if each has its own error, and none is tried again.
         """
-        if self._in_sessions or self.recreation.any_works():
+        if not self.retries or self.recreation.any_works():
             return {}
         found = {i: each.errors[-1] for i, each in self.failed.items() if each.request is not None}
         self._hosts.cancel(set(found))
@@ -165,12 +165,14 @@ class Recovery:
         """Return the request in place of the one in which env ``i`` failed."""
         if (request := self.failed[i].request) is not None:  # that failed, too
             return request
-        if i in self._resets and not self._in_sessions:
+        if self.retries and i in self._resets:
             return self._resets[i]
         # In next_step mode after the end of an episode, no step is lost.
-        if self._env_options.autoreset_mode == NEXT_STEP and self._flight.positions.of(i)[1]:
+        is_reset = self._env_options.autoreset_mode == NEXT_STEP and self._flight.positions.of(i)[1]
+        if is_reset and i not in self._resets:
             return Request("reset")
-        return Request("lost_step", (self._flight.batches.last_obs(i),))
+        obs = self._flight.batches.last_obs(i)
+        return Request("lost_step", (obs,), single=not self.retries)
 
     def note_resets(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Note the resets that are about to be sent."""
@@ -223,13 +225,13 @@ class Recovery:
     # ------------------------------------------------------------------------------- for sessions
 
     def begin_sessions(self) -> None:
-        self._in_sessions = self.tracks = True
+        self.retries, self.tracks = False, True
         if not self.enabled:
             self._flight.batches.keep_last()
 
     def end_sessions(self) -> None:
         """Leave it to the next reset of each failed env to recreate it."""
-        self._in_sessions, self.tracks = False, self.enabled or self.recreation.fresh
+        self.retries, self.tracks = True, self.enabled or self.recreation.fresh
         for failed in self.failed.values():
             if failed.why is not Why.PLANNED:  # to recycle an env is no restart
                 failed.why = Why.BY_HAND

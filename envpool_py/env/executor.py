@@ -348,6 +348,7 @@ class Executor:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
         with EndingCopies():
             if request.kind == "lost_step":
+                self._single = request.single
                 return self.lost_step(request.args[0], request.error)
             row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.kind == "reset":
@@ -359,12 +360,13 @@ class Executor:
     def lost_step(self, obs: Any, error: str) -> Row:
         """Return the row in place of a step in which an env was lost: truncated, without reward.
 
-        ``obs`` is the last observation. In same_step mode the row also begins the next episode.
+        ``obs`` is the last observation. In same_step mode the row also begins the next episode,
+        unless no automatic reset is to follow.
         """
         final: dict[str, Any] = {"env_error": error}
         if self._turns is not None:
             final["env_done"] = True
-        if self._options.autoreset_mode == SAME_STEP:
+        if self._options.autoreset_mode == SAME_STEP and not self._single:
             self.inner = "reset"
             first, info = self._begin_episode({})
             info = FinalInfo(info, env_error=error, final_obs=obs, final_info=final)

@@ -74,13 +74,17 @@ class Inner:
         return self._engine.flight.positions.of(i)[1]
 
     @contextlib.contextmanager
-    def single_episodes(self) -> Iterator[None]:
-        """No automatic reset follows the episodes that resets begin within the block."""
-        self._engine.single = True
+    def single_episodes(self, *, retries: bool) -> Iterator[None]:
+        """No automatic reset follows the episodes that resets begin within the block.
+
+        Without ``retries`` the first failure of an env, in its reset too, is reported by a row.
+        """
+        recovery = self._engine.recovery
+        self._engine.single, recovery.retries = True, retries
         try:
             yield
         finally:
-            self._engine.single = False
+            self._engine.single, recovery.retries = False, True
 
     def forget_failures(self, i: int) -> None:
         """Let env ``i`` fail ``max_restarts`` times again."""
