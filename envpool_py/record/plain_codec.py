@@ -31,6 +31,9 @@ _BUILD: dict[str, Callable[[list[Any]], Any]] = {
     "dict": dict,
     "tuple": tuple,
     "graph": lambda parts: gym.spaces.GraphInstance(*parts),
+    # TypeError for other types: NumPy would make as many bytes as an int says.
+    "str_": lambda text: np.str_(str.__add__("", text)),
+    "bytes_": lambda data: np.bytes_(bytes.__add__(b"", data)),
 }
 
 
@@ -53,6 +56,9 @@ def _to_json(value: Any, arrays: list[bytes], depth: int) -> Any:
         return value
     if kind is bytes:
         return {"bytes": value.decode("latin-1")}
+    if kind is np.str_ or kind is np.bytes_:  # their arrays lose zeros at the end
+        plain = str(value) if kind is np.str_ else bytes(value)
+        return {kind.__name__: _to_json(plain, arrays, depth)}
     if kind is complex:
         return {"complex": [value.real, value.imag]}
     if kind is dict:
@@ -62,9 +68,8 @@ def _to_json(value: Any, arrays: list[bytes], depth: int) -> Any:
         return parts if kind is list else {_SEQUENCES[kind]: parts}
     is_array = kind is np.ndarray
     if (is_array or isinstance(value, np.generic)) and value.dtype.kind in KINDS:
-        array = np.asarray(value)  # an empty NumPy string has bytes, but a dtype without
-        arrays.append(array.tobytes())
-        return {"array" if is_array else "scalar": [array.dtype.str, array.shape]}
+        arrays.append(value.tobytes())
+        return {"array" if is_array else "scalar": [value.dtype.str, value.shape]}
     raise TypeError(f"it holds a {kind.__name__}")
 
 

@@ -19,10 +19,11 @@ class NormalizeReward(VectorEnvWrapper):
     Each env has its own return, ``return * gamma + reward``, which starts at 0 in each episode. The
     rows of a batch first update the statistics, then each reward is ``reward / sqrt(var +
     epsilon)``. On whole batches the result is that of Stable-Baselines3's ``VecNormalize`` without
-    its limit: ``np.clip(reward, -10, 10)`` adds that. Rows of resets do not count.
+    its limit: ``np.clip(reward, -10, 10)`` adds that. Rows of resets do not count. Of rewards that
+    are vectors each component has its own statistics.
 
     Args:
-        venv: the pool to wrap; its rewards are scalars.
+        venv: the pool to wrap.
         gamma: the discount of the returns, from 0 to 1.
         epsilon: added to the variance, above 0.
 
@@ -58,6 +59,10 @@ class NormalizeReward(VectorEnvWrapper):
             self._returns[ids] = 0
             return batch
         obs, reward, terminated, truncated, infos = batch
+        if (shape := reward.shape[1:]) != self._returns.shape[1:]:  # the first vectors
+            self._returns = np.zeros((len(self._returns), *shape))
+            rms = self.return_rms
+            rms.mean, rms.var = np.full(shape, rms.mean), np.full(shape, rms.var)
         is_reset = np.array(["is_reset" in info for info in infos], np.bool_)
         self._returns[ids[is_reset]] = 0
         stepped = ids[~is_reset]

@@ -31,6 +31,7 @@ class RunningMeanStd:
         eps: ``epsilon`` as given.
 
     Raises:
+        TypeError: one of them is no real number.
         ValueError: ``std``, ``clip_max``, ``epsilon`` or ``count`` is negative or NaN, or ``mean``
             and ``std`` can't be broadcast to one shape.
 
@@ -51,7 +52,7 @@ class RunningMeanStd:
     ) -> None:
         numbers = {"std": std, "clip_max": clip_max or 0.0, "epsilon": epsilon, "count": count}
         for name, value in numbers.items():
-            if not np.all(np.asarray(value) >= 0):
+            if not np.all(_real(value, name) >= 0):
                 raise ValueError(f"{name}: got {value}, but it must not be negative")
         center, deviation = np.broadcast_arrays(mean, std)
         self.mean = np.array(center, np.float64)

@@ -73,7 +73,7 @@ VALUES = [
     "", "é\ud800", b"\x00\xff", [], (), {}, [1, (2, {"a": [None]})], {3: "x", (1, 2): 4.5},
     np.arange(6, dtype=">i2").reshape(2, 3), np.zeros((0, 3), np.float16), np.array(True),
     np.float32(1.5), np.int64(-3), np.bool_(True), np.str_("text"), np.array(["ab", ""]),
-    np.datetime64("2024-02-29"), np.array([], dtype="U"), np.str_(""), np.bytes_(b""),
+    np.datetime64("2024-02-29"), np.array([], dtype="U"), np.str_(""), np.bytes_(b"a\0"),
     np.array("", "U"), np.array([b"", b"a"]), np.array([], "M8[s]"), {"a": [np.str_("")]},
     spaces.GraphInstance(np.ones((2, 2), np.float32), None, None),
 ]  # fmt: skip

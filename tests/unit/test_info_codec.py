@@ -1,10 +1,15 @@
-"""Infos that are numbers, packed into memory and read back: equal in value and in type."""
+"""Infos that are numbers, packed into memory and read back: equal in value and in type.
+
+What does not fit there goes into files of plain values, which are read back likewise.
+"""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as of_numpy
 
 from envpool_py.env import info_codec as codecs
+from envpool_py.record import plain_codec
 from tests.support.reference import same
 
 NUMBERS = st.one_of(
@@ -22,7 +27,25 @@ NUMBERS = st.one_of(
     st.integers(0, 9).map(np.array),
 )
 OTHERS = st.sampled_from([None, "text", [1], np.array(["a"]), {"deep": 1}])
-INFOS = st.dictionaries(st.text(max_size=3), st.one_of(NUMBERS, OTHERS), max_size=6)
+ARRAYS = of_numpy.arrays(
+    st.one_of(
+        of_numpy.scalar_dtypes(),
+        of_numpy.byte_string_dtypes(),
+        of_numpy.unicode_string_dtypes(),
+    ),
+    of_numpy.array_shapes(min_dims=0, min_side=0, max_side=3),
+)
+PARTS = st.one_of(ARRAYS, ARRAYS.map(lambda array: array.dtype.type()), NUMBERS, OTHERS)
+NESTED = st.recursive(
+    PARTS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    ),
+    max_leaves=4,
+)
+INFOS = st.dictionaries(st.text(max_size=3), st.one_of(PARTS, NESTED), max_size=6)
 
 
 def codec():
@@ -55,3 +78,11 @@ def test_what_has_no_room_is_not_packed():
     assert bytes(tables[: codecs.TABLE_BYTES]) == before  # the neighbour's
     assert packer.pack(1, {"key 0": 7}) == 1
     assert reader.read(1, 1) == {"key 0": 7, "env_id": 1}
+
+
+@settings(max_examples=100, deadline=None)
+@given(NESTED)
+def test_what_is_written_to_a_file_is_read_back(value):
+    data = plain_codec.encode(value)
+    back = plain_codec.decode(data)
+    assert (repr(back), plain_codec.encode(back)) == (repr(value), data)

@@ -271,6 +271,7 @@ BAD_FILES = [
     (lambda path: np.savez(path, x=np.ones(3)), NO_FILE),
     (lambda path: np.savez(path, paths=np.array([print], object)), NO_FILE),
     (lambda path: np.savez(path, mean_0=np.zeros((2, 3)), **FIELDS), NO_FILE),
+    (lambda path: damaged(path, eps_0=npy(1e-8 + 0j)), f"{NO_FILE}: .*epsilon: got dtype complex"),
     (lambda path: damaged(path, mean_0=LARGE), f"{NO_FILE}: .*mean_0: needs"),
     (lambda path: damaged(path, paths=npy("[" * 100_000)), f"{NO_FILE}: RecursionError"),
     (os.mkfifo, f"{NO_FILE}: .*not a regular file"),

@@ -1,10 +1,12 @@
 """Wrappers of pools on partial batches."""
 
+import functools
+
 import numpy as np
 import pytest
 
 from envpool_py import DummyVectorEnv, wrappers
-from tests.support.envs import CountEnv
+from tests.support.envs import CountEnv, RandomEnv
 from tests.wrappers.envs import env_fns
 
 NUM = 5
@@ -85,3 +87,27 @@ def test_a_wrapper_declares_one_space_everywhere():
         assert inner.single_observation_space != pool.single_observation_space
         assert envs.single_observation_space == envs.observation_space[0]
         assert envs.reset(seed=0)[0][0] in envs.single_observation_space
+
+
+class PairEnv(RandomEnv):
+    """Two rewards, or the one with this number, that no space declares."""
+
+    def __init__(self, tag, number=None):
+        super().__init__(tag)
+        self.number = number
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        pair = [reward, 3 * reward**2]
+        return obs, pair if self.number is None else pair[self.number], *rest
+
+
+def test_each_component_of_vector_rewards_is_normalised_by_itself():
+    def rewards(number=None):
+        fns = [functools.partial(PairEnv, i, number) for i in range(NUM)]
+        with DummyVectorEnv(fns, autoreset_mode="same_step") as pool:
+            envs = wrappers.NormalizeReward(pool)
+            envs.reset(seed=1)
+            return np.array([envs.step([k % 4] * NUM)[1] for k in range(20)])
+
+    assert np.array_equal(rewards(), np.stack([rewards(0), rewards(1)], axis=2))
