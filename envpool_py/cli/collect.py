@@ -7,6 +7,7 @@ import platform
 import secrets
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from functools import partial, update_wrapper
 from pathlib import Path
@@ -28,6 +29,7 @@ from envpool_py.collector import (
     Policy,
     RandomPolicy,
 )
+from envpool_py.env.executor import Recreated
 from envpool_py.env.failures import describe
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
@@ -233,7 +235,13 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
 
 
 def _filmed(env_fn: Callable[[], Any], folder: str) -> Any:
-    return gym.wrappers.RecordVideo(env_fn(), folder, episode_trigger=lambda _: True)
+    env, kept = env_fn(), [*Path(folder).glob("*.mp4")] if Recreated.is_made() else []
+    with warnings.catch_warnings():
+        if kept:  # of the env before it, which it does not overwrite
+            warnings.simplefilter("ignore")
+        filmed = gym.wrappers.RecordVideo(env, folder, episode_trigger=lambda _: True)
+    filmed.episode_id += len(kept)
+    return filmed
 
 
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:

@@ -66,6 +66,11 @@ class Recreated:
         finally:
             self.this_thread.is_making = False
 
+    @classmethod
+    def is_made(cls) -> bool:
+        """Whether an env that is recreated is being made in this thread."""
+        return getattr(cls.this_thread, "is_making", False)
+
 
 class RecycleDue(Exception):  # noqa: N818 - no error
     """Raised in place of recreating an env that is due, so that the caller does, elsewhere."""
@@ -208,6 +213,11 @@ class Executor:
             raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
         self.inner = ""
         self.heartbeat.begin(self.env_id)
+
+    @property
+    def base(self) -> Any:
+        """The env without its wrappers."""
+        return getattr(self.env, "unwrapped", self.env)
 
     @property
     def stepper(self) -> Any:
@@ -499,13 +509,18 @@ def _refuse() -> Any:
     raise ClosedEnvironmentError("the pool was closed; make a new one")
 
 
-def claim_instance(env: Any, i: int, claimed: dict[int, int]) -> None:
-    """Claim an env for id ``i``; ValueError if another id has claimed the same instance."""
-    first = claimed.setdefault(id(getattr(env, "unwrapped", env)), i)
-    if first != i:
+def claim_instance(executor: Executor, i: int, claimed: dict[int, tuple[int, Executor]]) -> None:
+    """Claim the env of an executor for id ``i``; ValueError if another id has the same instance.
+
+    ``claimed``: id and executor by the address of the env, which may since be that of another one.
+    """
+    key = id(executor.base)
+    first, other = claimed.setdefault(key, (i, executor))
+    if first != i and other.base is executor.base:
         raise ValueError(
             f"it returned the instance that env {first} has; every env_fn must make its own"
         )
+    claimed[key] = i, executor
 
 
 def reward_shape(space: Any) -> tuple[int, ...]:

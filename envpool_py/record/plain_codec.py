@@ -26,7 +26,7 @@ MAX_DEPTH = 100
 _DTYPE = re.compile(rf"[<>|][{KINDS}][0-9]*(\[[0-9]*[A-Za-z]+\])?")
 _to_text = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 _SEQUENCES = {tuple: "tuple", gym.spaces.GraphInstance: "graph"}
-_BUILD: dict[str, Callable[[list[Any]], Any]] = {
+_BUILD: dict[str, Callable[[Any], Any]] = {
     "complex": lambda parts: complex(*parts),
     "dict": dict,
     "tuple": tuple,

@@ -24,7 +24,7 @@ from typing import Any
 
 from envpool_py.env import coroutine_envs, failures
 from envpool_py.env.block import Block
-from envpool_py.env.executor import Abandoned
+from envpool_py.env.executor import Abandoned, Executor
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import snapshot
@@ -171,12 +171,12 @@ class ThreadHost(RemoteHost):
     """Some envs in a thread; the threads of a pool share ``claimed``, see ``claim_instance``."""
 
     poller: QueuePoller
-    claimed: dict[int, int]
+    claimed: dict[int, tuple[int, Executor]]
 
     name, killed = "thread", "was abandoned"
 
     def _launch(self) -> None:
-        for key, i in self.claimed.copy().items():  # other threads change it meanwhile
+        for key, (i, _) in self.claimed.copy().items():  # other threads change it meanwhile
             if i in self.ids:  # of the thread before
                 del self.claimed[key]
         self._end = end = ThreadEnd(self.poller.note, self._look)

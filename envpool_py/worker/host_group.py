@@ -191,13 +191,13 @@ def _make_local(
     if base is None:
         return [CustomWorkerHost(workers)]
     executors: dict[int, Executor] = {}
-    claimed: dict[int, int] = {}
+    claimed: dict[int, tuple[int, Executor]] = {}
     try:
         for i in range(first, len(workers)):
             with naming_env(i, "env_fn"):
                 is_made = base is DummyEnvWorker
                 executors[i] = workers[i].executor if is_made else Executor(workers[i].env_fn)
-                claim_instance(executors[i].env, i, claimed)
+                claim_instance(executors[i], i, claimed)
         return [InlineHost(executors)] if executors else []
     except BaseException:
         for executor in executors.values():

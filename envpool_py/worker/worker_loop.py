@@ -116,7 +116,7 @@ class EnvLoop:
         self,
         ids: Sequence[int],
         end: Any,
-        claimed: dict[int, int],
+        claimed: dict[int, tuple[int, Executor]],
         open_block: Callable[[Any], Block] = lambda block: block,
     ) -> None:
         self.ids, self._end, self._claimed, self._open_block = ids, end, claimed, open_block
@@ -152,7 +152,7 @@ class EnvLoop:
                 make = env_fn.env_fn if again else env_fn
                 make = pickle.loads(make) if isinstance(make, bytes) else make  # noqa: S301
                 self._executors[i] = executor = Executor(Recreated(make) if again else make)
-                claim_instance(executor.env, i, self._claimed)
+                claim_instance(executor, i, self._claimed)
                 data = self._dump(executor.env_spaces(), "the spaces")
                 if isinstance(data, bytes) and (digest := messages.digest(data)) in sent:
                     data = digest

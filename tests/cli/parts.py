@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.wrappers import TransformReward
 
 from tests.support.envs import ChangedEnv, CountEnv, FaultEnv, SpaceEnv
@@ -45,6 +46,19 @@ def fail_in_second_episode(fault, env, _, row):
     if (env.episode, env.t) == (1, 2):
         FaultEnv().fault(fault)
     return row
+
+
+class FilmedEnv(ChangedEnv):
+    """Every env fails in the second step of its second episode, and draws itself."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium.Env's
+
+    def __init__(self, render_mode=None):
+        super().__init__(0, 4, step=partial(fail_in_second_episode, "value"))
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.zeros((16, 16, 3), np.uint8)
 
 
 raising = partial(ChangedEnv, 0, 4, step=raise_in_third_episode)

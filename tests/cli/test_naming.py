@@ -157,6 +157,14 @@ def test_collect_names_the_env(env, others, tmp_path, monkeypatch, cli):
         assert cli(f"replay {path} {others} --trust").status == 1
 
 
+def test_videos_of_an_env_that_is_restarted_are_kept(tmp_path, monkeypatch, cli):
+    monkeypatch.chdir(tmp_path)
+    limits = "--num-envs 1 --episodes 4 --on-error restart --backend dummy"
+    assert cli(f"collect tests.cli.parts:FilmedEnv {limits} --video videos").status == 0
+    names = {path.stem.rpartition("-")[2] for path in (tmp_path / "videos").glob("*.mp4")}
+    assert names == {*"0123"}
+
+
 def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
     # To import it again would run the program.
     names = {"__module__": "__main__", "__qualname__": "OfProgram"}

@@ -390,3 +390,25 @@ def test_no_garbage_is_collected_while_the_stack_of_a_running_thread_is_read():
     assert calls, "garbage was collected"
     assert not [names for names in calls if "walk_stack" in names]
     assert gc.isenabled()
+
+
+def test_an_env_may_be_where_an_earlier_one_of_another_thread_was():
+    """Its address is that of env 0 before a restart; here both have the same ``unwrapped``."""
+    a, b, c = (envs.CountEnv() for _ in range(3))
+    bases = [iter([a, c]), iter([b, a])]
+
+    class Placed(envs.FaultEnv):
+        unwrapped = None
+
+        def __init__(self, tag):
+            super().__init__(tag)
+            self.unwrapped = next(bases[tag])
+
+    fns = [functools.partial(Placed, tag) for tag in range(2)]
+    with ThreadVectorEnv(fns, step_timeout=0.3) as pool:
+        pool.reset()
+        pool.restart([0])
+        pool.reset([0])
+        with pytest.raises(EnvTimeoutError):
+            pool.step(["", "loop"])
+        assert pool.reset()[0][:, 0].tolist() == [0, 1]

@@ -32,7 +32,7 @@ class EpisodeLog:
             header = {"t_start": self.t_start, "env_id": str(getattr(spec, "id", None))}
             columns = (*keys, *info_keywords)
             # An env that a pool recreates continues the file of the env before it.
-            override_existing &= not getattr(Recreated.this_thread, "is_making", False)
+            override_existing &= not Recreated.is_made()
             self.results_writer = ResultsWriter(filename, header, columns, override_existing)
 
     def _logged(self, total: Any, length: Any, info: Mapping[str, Any], **more: Any) -> Any:
