@@ -111,6 +111,14 @@ class EngineForSessions:
         requests = arguments.reset_requests([i], kwargs={}, **lists)
         self._engine.send_resets(self._ones[i], requests)
 
+    def request_stacks(self, ids: Collection[int]) -> None:
+        hosts = {self._engine.hosts.of(i) for i in ids}
+        running = [each for each in hosts if isinstance(each, RemoteHost) and each.exit is None]
+        for host in running:
+            host.quiet = _QUIET
+            if host is running[0]:
+                host.request_stacks(running)
+
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None:
         host, spare = self._engine.hosts.of(i), True
         error = EnvTimeoutError(f"env {i}: {fact}", (i,)) if fact else None
@@ -128,7 +136,6 @@ class EngineForSessions:
                     text = f"env {i}: {fact}{line}; its coroutine was cancelled"
                     error = EnvTimeoutError(text, (i,), details=details)
             elif fact:
-                host.quiet = _QUIET
                 (error,) = host.kill_slow([i], thread, fact)
             else:
                 host.kill(f"a request of env {i} was cancelled")

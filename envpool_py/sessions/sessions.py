@@ -47,9 +47,10 @@ class Calls(Protocol):
 
     ``prepare``: whether an env can be reset now; if not, its next row says so. ``backoff``: for how
     long it rests after so many resets that failed. ``check``: raise if it cannot be stepped.
-    ``stop``: cancel a request; its error if it has not done this ``fact`` in time. ``kill``: only
-    what goes on although it was cancelled. ``poll``: the seconds until the next poll, the ids and
-    the batch of the rows that have arrived, their errors, those of envs that are being recreated.
+    ``stop``: cancel a request; its error if it has not done this ``fact`` in time, after
+    ``request_stacks`` for all such envs together. ``kill``: only what goes on although it was
+    cancelled. ``poll``: the seconds until the next poll, the ids and the batch of the rows that
+    have arrived, their errors, those of envs that are being recreated.
     """
 
     num_envs: int
@@ -63,6 +64,7 @@ class Calls(Protocol):
     def check(self, i: int) -> None: ...
     def send_step(self, i: int, action: Any) -> None: ...
     def send_reset(self, i: int, **given: Any) -> None: ...
+    def request_stacks(self, ids: Collection[int]) -> None: ...
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None: ...
     def poll(self, task: Any) -> tuple[float, list[int], StepResult | None, Errors, Errors]: ...
 
@@ -469,8 +471,10 @@ class Sessions:
             self._answer(i, lost[i])
         now = self._loop.time()
         if now >= self._first_deadline:
-            for i, (due, fact) in list(self._deadlines.items()):
-                if due <= now and (error := self._stop(i, fact)) is not None:
+            late = {i: fact for i, (due, fact) in self._deadlines.items() if due <= now}
+            self._calls.request_stacks([i for i, fact in late.items() if fact])
+            for i, fact in late.items():
+                if (error := self._stop(i, fact)) is not None:
                     self._answer(i, error)
             self._first_deadline = min(self._deadlines.values(), default=(math.inf, ""))[0]
         self._distribute()

@@ -156,9 +156,12 @@ class RemoteHost(ABC):
     def _received(self) -> deque[tuple[int, int, Any]]:
         """Return the queue of the items that have arrived: token, status and data."""
 
+    def request_stacks(self, hosts: Sequence[Any]) -> None:  # noqa: B027 - not for all kinds
+        """Let these hosts, all of this kind, write their stacks for ``kill_slow``."""
+
     @abstractmethod
     def _stack_of(self, thread: int) -> tuple[str, str]:
-        """Return the user's line and the env's frames at which this thread is now."""
+        """Return the user's line and the env's frames at which this thread is now, or was."""
 
     @abstractmethod
     def _kill(self) -> None:
@@ -312,6 +315,10 @@ class RemoteHost(ABC):
     def end(self, reason: str | None = None) -> None:
         """Kill it and wait for its end, a few seconds at the most."""
         self.kill(reason)
+        self.await_end()
+
+    def await_end(self) -> None:
+        """Wait a few seconds for its end, if it was killed."""
         self.poller.noticed = True
 
     def close_env(self, limit: float) -> None:
@@ -321,13 +328,13 @@ class RemoteHost(ABC):
             self.write(messages.pack(messages.CLOSE, b""))
             self.deadline = time.monotonic() + limit
 
-    def end_late(self) -> None:
-        """End it after its deadline, and note why."""
+    def kill_late(self) -> None:
+        """Kill it after its deadline, and note why."""
         if self.exit is not None:  # it closes its envs: one moves, or an env_fn has raised
             self.exit = self.exit._replace(reason=f"{self.killed}: close has not ended in time")
-            self.end()
+            self.kill()
         elif self.is_cut_off:
-            self.end("it closed its connection to the pool")
+            self.kill("it closed its connection to the pool")
         else:
             i = next(i for i in self.ids if i in self.unmade)
             fact = f"did not return from env_fn within {self.limit:g} seconds"
@@ -335,12 +342,15 @@ class RemoteHost(ABC):
             self.exit = Exit(error=error)
 
     def kill_slow(self, ids: Sequence[int], thread: int, fact: str) -> list[EnvTimeoutError]:
-        """Kill it because of these envs; return an error for each, with the stack of a thread."""
+        """Kill it because of these envs; return an error for each, with the stack of a thread.
+
+        ``request_stacks`` comes before, ``await_end`` may follow.
+        """
         line, stack = "", ""
         try:
             line, stack = self._stack_of(thread)
         finally:
-            self.end(f"{errors.name_ids(ids)} {fact}")
+            self.kill(f"{errors.name_ids(ids)} {fact}")
         text = f"{fact}{line}; its {self.name} {self.killed}"
         return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
 

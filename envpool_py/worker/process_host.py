@@ -20,7 +20,7 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
@@ -155,8 +155,8 @@ class ProcessHost(RemoteHost):
     def _kill(self) -> None:
         self._signal(_KILL)
 
-    def end(self, reason: str | None = None) -> None:
-        super().end(reason)
+    def await_end(self) -> None:
+        super().await_end()
         if self._death_fd >= 0:
             file_descriptors.is_readable(self._death_fd, 5)
 
@@ -166,8 +166,12 @@ class ProcessHost(RemoteHost):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self.process.pid, signum)
 
+    def request_stacks(self, hosts: Sequence[ProcessHost]) -> None:
+        found = [(host._stacks, host.process.pid) for host in hosts]  # noqa: SLF001
+        watchdog.Stacks.request(found, self.quiet)
+
     def _stack_of(self, thread: int) -> tuple[str, str]:
-        return self._stacks.request(self.process.pid, thread, self.quiet)
+        return self._stacks.read(thread)
 
     def has_ended(self) -> bool:
         if self._death_fd < 0 or file_descriptors.is_readable(self._death_fd, 0):

@@ -76,6 +76,19 @@ def _uses_cuda() -> bool:
     return False
 
 
+@contextlib.contextmanager
+def _ending(hosts: Sequence[RemoteHost]) -> Iterator[None]:
+    """Wait once for the stacks of all of these hosts, and once for their ends.
+
+    ``kill_slow`` and ``kill_late`` are called in between.
+    """
+    if hosts:
+        hosts[0].request_stacks(hosts)
+    yield
+    for host in hosts:
+        host.await_end()
+
+
 class Supervisor:
     """Starts, watches and ends the processes of these envs; ``timed``: there is a deadline."""
 
@@ -250,9 +263,7 @@ class Supervisor:
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
             self.poller.fetch(chunks, 0, self.timeout(left))
-            for host in self.hosts:
-                if host.deadline <= time.monotonic() and not host.has_ended():
-                    host.end_late()
+            self._end_late()
             check()
 
     def make_block(self, spec: Spec) -> Block:
@@ -297,22 +308,32 @@ class Supervisor:
 
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
-        now = time.monotonic()
-        for host in self.hosts:
-            if host.deadline <= now and not host.has_ended():
-                host.end_late()
+        self._end_late()
         watchdog = self.watchdog
         if self._options.step_timeout is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
         if watchdog is None:
             return
+        late: dict[RemoteHost, tuple[int, int | None]] = {}  # of each host one that is overdue
         for number, env_id in watchdog.find_overdue(self._messages_sent):
             host = next(host for host in self.hosts if number in host.ids)
-            if host.exit is not None:  # another env of the process was overdue
-                continue
-            did = PHASES[int(self._block.heartbeats[number, 4])]
-            named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
-            yield from host.kill_slow(named, watchdog.thread_of(number), self.late(did))
+            if host.exit is None:
+                late.setdefault(host, (number, env_id))
+        errors: list[EnvTimeoutError] = []
+        with _ending([*late]):
+            for host, (number, env_id) in late.items():
+                did = PHASES[int(self._block.heartbeats[number, 4])]
+                named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
+                errors += host.kill_slow(named, watchdog.thread_of(number), self.late(did))
+        yield from errors
+
+    def _end_late(self) -> None:
+        """End processes past their deadline."""
+        now = time.monotonic()
+        late = [host for host in self.hosts if host.deadline <= now and not host.has_ended()]
+        with _ending(late):
+            for host in late:
+                host.kill_late()
 
     def late(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""

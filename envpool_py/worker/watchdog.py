@@ -116,25 +116,37 @@ class Stacks:
     def __init__(self, fd: int, number: int) -> None:
         self.fd, self._start = fd, number * _PART if SHARES_STACKS else 0
 
-    def _dump(self, start: int = 0) -> bytes:
-        return os.pread(self.fd, _PART - start, self._start + start).partition(b"\0")[0]
+    def dump(self, start: int = 0) -> bytes:
+        """Return what the process has written, from this position on."""
+        found = b""
+        while (more := os.pread(self.fd, min(1 << 14, _PART - start), self._start + start)) and (
+            text := more.partition(b"\0")[0]
+        ):
+            found, start = found + text, start + len(text)
+        return found
 
     def erase(self) -> None:
         """Forget the stack of the process that was here before."""
-        os.pwrite(self.fd, bytes(len(self._dump())), self._start)
+        os.pwrite(self.fd, bytes(len(self.dump())), self._start)
 
-    def request(self, pid: int, thread: int, quiet: float) -> tuple[str, str]:
-        """Request the stack of this process, and wait for it; see ``read``."""
-        with contextlib.suppress(ProcessLookupError):  # its children have no handler
-            os.kill(pid, STACK_SIGNAL)
-            os.kill(pid, signal.SIGCONT)  # a stopped process handles no other signal
-        size, limit = 0, time.monotonic() + STACK_GRACE
-        due = limit
+    @staticmethod
+    def request(requested: Sequence[tuple[Stacks, int]], quiet: float) -> None:
+        """Request the stacks of these processes, and wait for all of them together; see ``read``.
+
+        Each comes with the pid of its process.
+        """
+        for _, pid in requested:
+            with contextlib.suppress(ProcessLookupError):  # its children have no handler
+                os.kill(pid, STACK_SIGNAL)
+                os.kill(pid, signal.SIGCONT)  # a stopped process handles no other signal
+        sizes = [0] * len(requested)
+        due = limit = time.monotonic() + STACK_GRACE
         while time.monotonic() < min(limit, due):
             time.sleep(1e-3)
-            if more := len(self._dump(size)):
-                size, due = size + more, time.monotonic() + quiet
-        return self.read(thread)
+            for k, (stacks, _) in enumerate(requested):
+                if more := len(stacks.dump(sizes[k])):
+                    sizes[k] += more
+                    due = time.monotonic() + quiet if all(sizes) else limit
 
     def read(self, thread: int = 0) -> tuple[str, str]:
         """Return the user's line and the env's frames of the stack that the process has written.
@@ -142,7 +154,7 @@ class Stacks:
         ``thread``: the number of the env's thread; 0: that of the thread that got the signal, if it
         steps an env.
         """
-        return failures.stack_of(self._dump().decode(errors="replace"), thread)
+        return failures.stack_of(self.dump().decode(errors="replace"), thread)
 
 
 def stack_of_thread(thread: int, coroutine: Any = None) -> tuple[str, str]:

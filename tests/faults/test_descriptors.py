@@ -110,5 +110,5 @@ def test_long_stacks_of_neighbours_are_not_mixed(tmp_path):
             os.write(file.fileno(), f"stack {number} ".encode() * 9000)
         parts = [watchdog.Stacks(file.fileno(), number) for number in range(3)]
         parts[1].erase()
-        found = [part._dump() for part in parts]
+        found = [part.dump() for part in parts]
     assert found == [b"stack 0 " * 9000, b"", b"stack 2 " * 9000]

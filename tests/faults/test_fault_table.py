@@ -1,5 +1,6 @@
 """The table of faults: where and how an env fails, what the caller gets, and the others go on."""
 
+import asyncio
 import functools
 import os
 import re
@@ -15,14 +16,14 @@ from gymnasium.error import ResetNeeded
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.env.heartbeat import NUMBERS, Heartbeat
 from envpool_py.errors import PACKAGE
-from envpool_py.worker import process_host
+from envpool_py.worker import process_host, watchdog
 from envpool_py.worker.file_descriptors import is_readable
 from envpool_py.worker.watchdog import Watchdog
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, goes_on, kill, reset_pool
 from tests.support import broken, envs
 from tests.support.helpers import wait_until
-from tests.support.places import slow
+from tests.support.places import PLACES, slow
 
 # The exceptions of whose classes the error is an instance too, and those that arrive as text only.
 ORDINARY = ("value", "empty", "slot", "memory", "recursion", "os")
@@ -243,6 +244,42 @@ def test_an_env_that_hangs_is_named_with_its_stack(place, where, name):
         goes_on(pool, others)
         pool.reset([1])  # starts the process again
         goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("by", ["step_timeout", "session"])
+def test_envs_that_hang_together_are_read_and_ended_together(by, monkeypatch):
+    """One grace period for all of them."""
+    periods, request = [], watchdog.Stacks.request
+
+    def note(requested, quiet):
+        periods.append(len(requested))
+        return request(requested, quiet)
+
+    async def in_sessions():
+        async with pool.sessions() as sessions:
+            opened = [await sessions.open() for _ in range(3)]
+            loop = asyncio.get_running_loop()
+            loop.time = functools.partial(float, loop.time())  # so that their limits end together
+            steps = [loop.create_task(one.step("hang", timeout=LIMIT)) for one in opened]
+            await asyncio.sleep(0)
+            del loop.time
+            return await asyncio.gather(*steps, return_exceptions=True)
+
+    with PLACES["shmem-fork"](FNS, step_timeout=60.0) as pool:
+        monkeypatch.setattr(watchdog.Stacks, "request", staticmethod(note))
+        if by == "session":
+            errors = asyncio.run(in_sessions())
+        else:
+            pool.reset()
+            pool.send(["hang"] * 3)
+            beats = pool.engine.block.heartbeats[:, 0]
+            assert wait_until(lambda: beats.tolist() == [1, 2, 3])
+            look_soon(pool, 0.0)
+            with pytest.raises(EnvTimeoutError) as caught:
+                pool.recv()
+            errors = [caught.value]
+        assert periods == [3]
+        assert all("in _fault" in str(error) for error in errors)
 
 
 @pytest.mark.slow
