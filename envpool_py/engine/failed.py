@@ -38,6 +38,7 @@ class Failed:
         due: the time at which it may be recreated, of ``time.monotonic``.
         request: the request in flight, which reports the errors; None: the env is idle.
         token: that of the request of CONFIGURES; if it is not current, the env WAITS.
+        is_counted: whether this restart is in ``pool.restarts``.
     """
 
     errors: list[EnvError]
@@ -46,6 +47,7 @@ class Failed:
     why: Why = Why.FAILED
     phase: Phase = Phase.WAITS
     token: int = -1
+    is_counted: bool = False
 
 
 def warn_of_close(i: int, error: EnvError) -> None:

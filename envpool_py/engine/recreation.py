@@ -30,7 +30,7 @@ from envpool_py.env.failures import env_error
 from envpool_py.env.heartbeat import CLOSING
 from envpool_py.env.request import ASK, Request
 from envpool_py.env.validation import warn_of_rows
-from envpool_py.errors import EnvError, combine, warn
+from envpool_py.errors import EnvError, WorkerDiedError, combine, warn
 from envpool_py.options import AllOptions
 from envpool_py.worker.host import Host, Life, RemoteHost
 from envpool_py.worker.supervisor import MAKES_WITHIN
@@ -90,9 +90,10 @@ class Recreation:
 
     def count(self, i: int, error: EnvError) -> float | None:
         """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
-        if self._begun_in(i) not in (None, i):  # it pays for no crash of its neighbour
-            return time.monotonic()
-        failures, works = self.failures[i], self._works(i)
+        if isinstance(error, WorkerDiedError) and self._begun_in(i) not in (None, i):
+            return time.monotonic()  # it pays for no crash of its neighbour
+        # A pool may step envs that were never reset.
+        failures, works = self.failures[i], self._works(i) or error.request == "step"
         wait = policy.delay(self._options, failures, works=works)
         if wait is not None:
             self.failures[i] += 1
@@ -241,7 +242,7 @@ class Recreation:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
             return self._try_again(i, failed, failure)
         for each in mates:
-            each.phase = Phase.STARTS
+            each.phase, each.is_counted = Phase.STARTS, False
         return math.inf
 
     def _ended_in_close(self, i: int) -> int | None:
@@ -264,7 +265,7 @@ class Recreation:
                 return max(due - time.monotonic(), 1e-6)
         by_hand = (Why.BY_HAND, Why.LOST)
         mates = [j for j in host.ids if j in self.failed and self.failed[j].why in by_hand]
-        for j in {i, *mates} if is_by_hand else {i}:
+        for j in {i, *mates} if is_by_hand and host.life is not Life.RUNNING else {i}:
             if self.lost(j) is None:
                 self.forget(j)
             else:
@@ -276,7 +277,7 @@ class Recreation:
     def _configure(self, i: int, failed: Failed) -> None:
         """Send env ``i`` options and position, with which it recreates itself unless it is new."""
         is_new, is_planned = failed.phase is Phase.STARTS, failed.why is Why.PLANNED
-        restarts = int(self._hosts.restarts[i]) + (not is_planned)
+        restarts = int(self._hosts.restarts[i]) + (not is_planned and not failed.is_counted)
         own = {"is_new": is_planned} if self.fresh else {}
         request = self._configuring(i, recreate=not is_new, restarts=restarts, **own)
         failed.token = token = int(self._states.tokens[i]) | ASK
@@ -287,7 +288,11 @@ class Recreation:
     def _note_recreated(self, i: int, failed: Failed, request: Request) -> None:
         """Note that env ``i`` is recreated by this request of CONFIGURES, and send its own."""
         flight, is_by_hand = self._flight, failed.why in (Why.BY_HAND, Why.LOST)
-        self._hosts.restarts[i] += failed.why is not Why.PLANNED
+        made = {j: self.failed[j] for j in self._hosts.of(i).ids if j in self.failed}
+        for j, each in made.items():  # others of its process are made, too, and may stay idle
+            if not each.is_counted and (j == i or each.phase is Phase.STARTS):
+                self._hosts.restarts[j] += each.why is not Why.PLANNED
+                each.is_counted = True
         flight.batches.reader.forget([i])
         flight.positions.mark_recreated(i)
         if flight.recorder is not None:

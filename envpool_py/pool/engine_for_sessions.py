@@ -113,7 +113,8 @@ class EngineForSessions:
 
     def request_stacks(self, ids: Collection[int]) -> None:
         hosts = {self._engine.hosts.of(i) for i in ids}
-        running = [each for each in hosts if isinstance(each, RemoteHost) and each.exit is None]
+        remote = (host for host in hosts if isinstance(host, RemoteHost))
+        running = [host for host in remote if host.life is Life.RUNNING]
         for host in running:
             host.quiet = _QUIET
             if host is running[0]:
@@ -156,6 +157,7 @@ class EngineForSessions:
             if flight.arrivals.chunks:
                 ids = flight.wait(1, None, None)
                 batch = engine.deliver(Selection(ids), resets=False, apart=errors)
+                seconds = self._recovery.run(seconds) or 0.0  # begins with what has just failed
         except NotYet as not_yet:  # all results were those of cancelled requests
             seconds = not_yet.seconds
         finally:

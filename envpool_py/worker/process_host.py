@@ -188,6 +188,8 @@ class ProcessHost(RemoteHost):
         self._close_descriptors()
         self._finalizer.cancel()
         how = errors.name_exit(self.process.exitcode)
+        if self.process.exitcode == 255 and self.context.get_start_method() == "forkserver":
+            how += ", or has ended with its fork server"  # for which multiprocessing gives 255
         with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
             self.process.close()
         return Exit(how, None, line, stack)

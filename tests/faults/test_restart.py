@@ -138,6 +138,54 @@ def test_an_env_pays_for_no_crash_of_its_neighbour(timeout):
         assert pool.restarts.tolist() == [4, 4]
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", BACKENDS)
+def test_an_env_that_was_never_reset_is_recreated_if_its_step_fails(place, mode):
+    options = {**RESTART, "reset_first": False, "autoreset_mode": mode}
+    with PLACES[place](helpers.FNS, **options) as pool:
+        infos = pool.step(["", "value", ""])[4]
+        assert ["env_error" in info for info in infos] == [False, True, False]
+
+
+def test_an_idle_env_is_counted_with_each_restart_of_its_process():
+    with reset_pool("shmem-fork", FNS[:2], num_processes=1, wait_num=1, **RESTART) as pool:
+        for n in range(1, 4):
+            pool.send(["SIGKILL"], [0])
+            assert "env_error" in pool.step(None, [0])[4][0]
+            assert pool.restarts.tolist() == [n, n]
+            pool.reset([0])
+        assert "env_error" in pool.step([""], [1])[4][0]
+        assert pool.restarts.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork", *slow("shmem-spawn-packed")])
+def test_a_restart_counts_although_another_env_fn_of_it_fails(place, tmp_path):
+    fns = [functools.partial(MadeOnce, tmp_path / "made"), *FNS[1:]]
+    with PLACES[place](fns) as pool:
+        pool.reset()
+        with pytest.raises(ValueError, match="env 0: env_fn raised ValueError: only once"):
+            pool.restart()
+        assert pool.restarts.tolist() == [0, 1, 1]
+        assert pool.reset([1, 2])[0].tolist() == [[1, 0, 0], [2, 0, 0]]
+
+
+class MadeOnce(envs.FaultEnv):
+    def __init__(self, path):
+        super().__init__(0)
+        if helpers.count_call(path) > 1:
+            raise ValueError("only once")
+
+
+@pytest.mark.slow
+def test_an_exit_code_that_is_lost_with_the_fork_server():
+    with reset_pool("shmem-forkserver") as pool:
+        (server,) = pool.engine.hosts.supervisor._servers
+        server.stop()
+        kill(pool, 1)
+        with pytest.raises(WorkerDiedError, match="code 255, or has ended with its fork server"):
+            pool.step([""], [1])
+
+
 def test_an_env_whose_cancelled_step_ends_keeps_its_process():
     with reset_pool("shmem-fork-packed") as pool:
         pids = pool.call("pid")
@@ -669,7 +717,7 @@ def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypa
         batch = pool.step(None, id=[1])
         assert batch[3].tolist() == [True]
         assert "boom" in batch[4][0]["env_error"]
-        assert pool.restarts.tolist() == [0, 2, 0]  # the others are recreated when they are used
+        assert pool.restarts.tolist() == [1, 2, 1]  # the others with their process
 
 
 # ----------------------------------------------------------------- failures that meet each other
