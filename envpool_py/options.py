@@ -228,8 +228,6 @@ class ProcessOptions:
         _check_fields(self, num_processes=check_count)
         if self.caller_steps and self.fresh_process:
             raise ValueError("fresh_process: the caller has one process; pass caller_steps=False")
-        if self.caller_steps and self.num_processes is None:
-            raise ValueError("caller_steps: every env has its own process; pass num_processes")
         if self.caller_steps and self.step_timeout is not None:
             raise ValueError(
                 "step_timeout: an env that the caller steps cannot be killed; pass"

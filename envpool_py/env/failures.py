@@ -56,7 +56,7 @@ def pack_failure(exception: BaseException, request: str) -> bytes:
     """Pickle an exception as text, and also the exception if it can be unpickled."""
     pickled = b""
     with suppressed():  # pickling runs the user's code
-        data = dumps_by_value(exception)
+        data = dumps(exception)
         # An exception that cannot be unpickled here cannot be unpickled in the caller either.
         if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
             pickled = data
@@ -150,6 +150,14 @@ def env_error(
             error = mixed
     error.__cause__ = cause
     return error
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle ``value``, if possible by reference: a forked process has the caller's classes."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except ordinary():
+        return dumps_by_value(value)  # cloudpickle can pickle more
 
 
 def dumps_by_value(value: Any) -> bytes:

@@ -77,10 +77,13 @@ def _in_order(own: dict[str, gym.Space[Any]]) -> gym.spaces.Dict:
 class PackedEnv:
     """A parallel env, or one that ``as_parallel`` takes, with rows instead of dicts by agent.
 
-    ``env_fn`` makes it; ``with_state`` says whether rows hold ``env.state()``.
+    ``env_fn`` makes it; ``with_state`` says whether rows hold ``env.state()``. ``warned``: what was
+    warned of; the envs of a pool that are in one process share it.
     """
 
-    def __init__(self, env_fn: Callable[[], Any], *, with_state: bool = False) -> None:
+    def __init__(
+        self, env_fn: Callable[[], Any], warned: set[str], *, with_state: bool = False
+    ) -> None:
         env = as_parallel(env_fn())
         self.__dict__["env"] = env
         agents = list(env.possible_agents)
@@ -103,9 +106,9 @@ class PackedEnv:
         self._masks = masks_of(own)
         # Of agents that the env gives no mask: all actions are legal if the agent is alive.
         self._usual_masks: dict[str, NDArray[np.bool_]] = {}
-        # Agents that have ended and gone in this episode, and what was warned of.
+        # Agents that have ended and gone in this episode.
         self._gone: set[str] = set()
-        self._warned: set[str] = set()
+        self._warned = warned
         # The step of an env that PettingZoo has converted; the last attribute: see __setattr__.
         self._converted_step: Callable[[dict[str, Any]], Any] | None = None
 

@@ -117,8 +117,9 @@ class ParallelVectorEnv(PoolAdapter):
         own = check_options(cls, type(self).__name__, options, DECIDED)
         if num_processes is not None:
             own["num_processes"] = num_processes
+        warned: set[str] = set()
         make = [
-            functools.partial(PackedEnv, env_fn, with_state=state_in_info)
+            functools.partial(PackedEnv, env_fn, warned, with_state=state_in_info)
             for env_fn in check_env_fns(env_fns)
         ]
         own |= {"autoreset_mode": autoreset_mode, "columns": True, "copy": False}

@@ -64,6 +64,8 @@ class HostGroup:
         if base is RemoteEnvWorker:
             if count > ID_MASK:
                 raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
+            if options.caller_steps and options.num_processes is None:
+                raise ValueError("caller_steps: every env has its own process; pass num_processes")
             spread, first = min(options.num_processes or count, count), count
             if options.fresh_process and spread < count:
                 raise ValueError("fresh_process: needs one env per process; drop num_processes")
@@ -179,7 +181,7 @@ def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     for base in (DummyEnvWorker, RemoteEnvWorker):
         if issubclass(kind, base) and kind.send is base.send and kind.recv is base.recv:
             return base
-    if options.num_processes is not None:
+    if options.num_processes is not None or options.caller_steps:
         raise TypeError(f"{kind.__name__} overrides send or recv; drop num_processes, caller_steps")
     return None
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import select
 import socket
 import struct
@@ -20,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from envpool_py.env.failures import dumps_by_value
+from envpool_py.env import failures
 from envpool_py.env.request import ID_MASK, pack_token
 from envpool_py.interrupts import ordinary
 from envpool_py.worker import file_descriptors
@@ -58,11 +57,7 @@ def pack(kind: int, body: bytes) -> bytes:
 def dumps(value: Any, what: str) -> bytes:
     """Pickle ``value``; the TypeError for a value that cannot be pickled calls it ``what``."""
     try:
-        return pickle.dumps(value, protocol=5)
-    except ordinary():
-        pass  # cloudpickle can pickle more
-    try:
-        return dumps_by_value(value)
+        return failures.dumps(value)
     except ordinary() as error:
         raise TypeError(f"{what} cannot be pickled: {error}") from error
 

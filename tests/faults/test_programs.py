@@ -151,6 +151,37 @@ def test_the_line_is_that_of_the_main_script_with_every_start_method(tmp_path):
     assert run_python("-c", program).split() == ["<string>:10", "<string>:12", "<string>:13"]
 
 
+OWN_CLASS = """
+    import envpool_py
+    from envpool_py.testing import CountingEnv
+
+    class TaskError(Exception):
+        pass
+
+    class Env(CountingEnv):
+        def step(self, action):
+            raise TaskError("boom")
+
+        def error(self):
+            return TaskError()
+
+    if __name__ == "__main__":
+        for context in ("fork", "forkserver", "spawn"):
+            with envpool_py.ShmemVectorEnv([lambda: Env()], context=context) as pool:
+                pool.reset()
+                try:
+                    pool.step([0])
+                except TaskError as error:
+                    found = error.__cause__, pool.call("error")[0]
+                    print([type(each) is TaskError for each in found])
+"""
+
+
+def test_an_error_class_of_the_main_script_is_caught_with_every_start_method(tmp_path):
+    done = run_script(tmp_path, OWN_CLASS)
+    assert done.stdout == "[True, True]\n" * 3, done.stderr
+
+
 NO_GUARD = """
     import envpool_py
     from envpool_py.testing import CountingEnv

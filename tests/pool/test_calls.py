@@ -21,7 +21,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
+from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ShmemVectorEnv
+from envpool_py.worker import SubprocEnvWorker
 from tests.faults.helpers import run_script
 from tests.support import envs
 from tests.support.helpers import no_process_left
@@ -300,6 +301,14 @@ def test_wrong_arguments_of_the_constructor():
         with no_process_left(), pytest.raises(error, match=text):
             ShmemVectorEnv([functools.partial(built.append, 1)] * 3, **options)
     assert built == []
+
+    class Own(SubprocEnvWorker):
+        def recv(self):
+            return super().recv()
+
+    for kind, text in ((SubprocEnvWorker, "pass num_processes"), (Own, "drop num_processes, call")):
+        with no_process_left(), pytest.raises((TypeError, ValueError), match=text):
+            BaseVectorEnv(FNS, kind, caller_steps=True)
 
 
 ONE = envs.CountEnv()

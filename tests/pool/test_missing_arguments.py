@@ -94,13 +94,15 @@ def test_an_agent_that_comes_back_and_one_without_an_observation_are_warned_of_o
         (False, "b is in env.agents again after its end"),
         (True, "a is alive, but has no observation"),
     ):
-        with ParallelVectorEnv([lambda blind=blind: ComingBack(blind)], backend="dummy") as pool:
+        fns = [lambda blind=blind: ComingBack(blind)] * 2
+        with ParallelVectorEnv(fns, backend="dummy") as pool:
             pool.reset()
-            actions = {"a": np.zeros(1, int), "b": np.zeros(1, int)}
+            actions = {"a": np.zeros(2, int), "b": np.zeros(2, int)}
             if not blind:
                 pool.step(actions)
-            with pytest.warns(UserWarning, match=text):
+            with pytest.warns(UserWarning, match=text) as warned:
                 pool.step(actions)
+            assert len(warned) == 1  # for both envs
             for _ in range(2):  # a second warning would be an error
                 pool.step(actions)
 

@@ -169,7 +169,9 @@ def test_an_env_that_holds_the_gil_is_ended_too():
 
 def test_an_actor_that_is_stopped_is_found_by_the_driver(monkeypatch):
     monkeypatch.setattr("envpool_py.ray.actor_supervisor.SILENT_FOR", 1.0)
-    text = r"envs 2 to 3: has not answered for 2.5 seconds, with step_timeout=0.5; its actor on node"
+    text = (
+        r"envs 2 to 3: has not answered for 2.5 seconds, with step_timeout=0.5; its actor on node"
+    )
     with PLACE(FNS, step_timeout=0.5) as pool:
         pool.reset()
         for _ in range(2):
