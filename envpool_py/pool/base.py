@@ -596,3 +596,4 @@ def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> Non
 def _note_exit(pool_ref: weakref.ref[BaseVectorEnv]) -> None:
     if (pool := pool_ref()) is not None:
         pool.is_closed = True
+        pool.engine.flight.stop()  # a call in a daemon thread leaves the processes alone

@@ -67,7 +67,7 @@ class Poller:
         if fd in self._notes:
             with interrupts.suppressed(OSError, KeyError, ValueError):  # in an interrupted `forget`
                 self._poll.unregister(fd)
-            del self._notes[fd]
+            self._notes.pop(fd, None)  # another thread may close the pool
 
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:
         """Wait for results or for an event of a watched descriptor; append results to ``chunks``.

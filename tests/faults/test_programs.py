@@ -111,6 +111,31 @@ AT_EXIT = """
 """
 
 
+DAEMONS = """
+    import threading
+
+    import envpool_py
+    from envpool_py.worker import supervisor
+    from tests.support.envs import FaultEnv
+
+    supervisor.GRACE = 0.3
+    pools = [kind([FaultEnv]) for kind in (envpool_py.ShmemVectorEnv, envpool_py.ThreadVectorEnv)]
+    for pool in pools:
+        pool.reset()
+        pool.send(["hang"])
+        threading.Thread(target=pool.recv, daemon=True).start()
+    while not all(pool._calls for pool in pools):
+        pass
+"""
+
+
+def test_daemon_threads_that_wait_at_exit_say_that_their_pools_were_closed(tmp_path):
+    done = run_script(tmp_path, DAEMONS)
+    assert done.returncode == 0
+    assert "closed while a call waited" in done.stderr
+    assert "WorkerDiedError" not in done.stderr
+
+
 def test_a_pool_that_was_closed_at_exit_says_so(tmp_path):
     done = run_script(tmp_path, AT_EXIT)
     said = [f"True {name}VectorEnv is closed; make a new pool\n" for name in ("Shmem", "Thread")]
