@@ -18,6 +18,8 @@ import ray
 from gymnasium.error import ResetNeeded
 
 from envpool_py import EnvTimeoutError, RayEnvWorker, RayVectorEnv, WorkerDiedError
+from envpool_py.env import heartbeat
+from envpool_py.ray.actor_supervisor import ActorHost
 from envpool_py.seeding import of_episode
 from envpool_py.testing import EnvWorkerContract
 from tests.ray.cluster import actors
@@ -106,6 +108,18 @@ def test_an_env_fn_that_raises_is_named_and_no_actor_is_left(count, tmp_path):
     with pytest.raises(ValueError, match="env 1: env_fn raised ValueError: no env"):
         RayVectorEnv([make, fail], envs_per_actor=count, num_cpus=0.01)
     assert wait_until(lambda: not actors())
+
+
+def test_an_event_of_an_env_that_is_closed_before_the_pool_is_made(monkeypatch):
+    """As of the others if an env_fn has raised, or the construction is interrupted."""
+    greeted = ActorHost._greeted
+
+    def note(self, name):
+        return greeted(self, name) + self._told((self.ids[0], heartbeat.CLOSING, []))
+
+    monkeypatch.setattr(ActorHost, "_greeted", note)
+    with RayVectorEnv([envs.CountEnv], num_cpus=0.01) as pool:
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
 
 
 def test_a_death_names_the_envs_and_the_node_and_the_others_go_on():
