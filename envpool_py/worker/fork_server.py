@@ -23,6 +23,7 @@ import threading
 import types
 from collections.abc import Iterable
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
+from multiprocessing.connection import Connection
 from typing import Any
 
 from envpool_py import interrupts
@@ -120,19 +121,21 @@ class Context(context.ForkServerContext):
             finally:
                 del os.environ[_VARIABLE]
         try:
-            with contextlib.ExitStack() as descriptors:
-                with interrupts.deferred():
-                    status, data = self._server.connect_to_new_process([])
-                    descriptors.callback(os.close, status)
-                    with os.fdopen(data, "wb") as file:
-                        file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
-                if not file_descriptors.is_readable(status, min(patience, limit)):
-                    text = "the fork server has not imported the modules of the envs"
-                    warn(f"{text} after {patience:g} seconds; still waiting")
-                    left = None if limit == math.inf else limit - patience
-                    if not file_descriptors.is_readable(status, left):
-                        return False
-                forkserver.read_signed(status)
+            with interrupts.deferred():
+                status, data = self._server.connect_to_new_process([])
+                # It closes the descriptor when it is deleted: an interrupt that comes at the end of
+                # a `with` statement skips what that would do.
+                connection = Connection(status, writable=False)
+                with os.fdopen(data, "wb") as file:
+                    file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
+            if not file_descriptors.is_readable(status, min(patience, limit)):
+                text = "the fork server has not imported the modules of the envs"
+                warn(f"{text} after {patience:g} seconds; still waiting")
+                left = None if limit == math.inf else limit - patience
+                if not file_descriptors.is_readable(status, left):
+                    return False
+            forkserver.read_signed(status)
+            del connection
         except interrupts.ordinary(EOFError, ConnectionError):
             # An import has ended the server. Once it has ended, the processes get another one, and
             # raise the error again.

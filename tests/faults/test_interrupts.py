@@ -31,7 +31,7 @@ from tests.faults.helpers import (
     signalling,
 )
 from tests.support import envs
-from tests.support.helpers import wait_until, wait_until_blocked
+from tests.support.helpers import descriptors, wait_until, wait_until_blocked
 from tests.support.places import PLACES, paired
 
 PACKAGE = Path(envpool_py.__file__).parent
@@ -331,11 +331,16 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, tmp
     def make():
         made.append(PLACES[place](SHORT[:2], **options))
 
+    # Later calls do not import the modules: after a walk through an import, as many lines of the
+    # call itself would not be interrupted.
+    PLACES[place](SHORT[:2]).close()
+    before = len(descriptors())
     # One while the handler of Ctrl-C is put back leaves Ctrl-C deferred.
     with handling(signal.SIGINT, signal.getsignal(signal.SIGINT)):
         own = files if place == "shmem-fork" else ("worker/fork_server.py",)  # a server is slow
         for _ in each_moment(make, own, visits=2):
             assert not made
+            assert wait_until(lambda: len(descriptors()) == before)
     made[0].close()
 
 
