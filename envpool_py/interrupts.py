@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-# The function in C: that of ``signal`` makes an enum of the result, and takes 100 times as long.
-_getsignal: Callable[[int], Any] = importlib.import_module("_signal").getsignal
+# The functions in C: those of ``signal`` make an enum of the result, and take much longer.
+_C = importlib.import_module("_signal")
+_getsignal: Callable[[int], Any] = _C.getsignal
+_set_signal: Callable[[int, Any], Any] = _C.signal
 _SIGNALS = sorted(signal.valid_signals())
 
 
@@ -49,7 +51,7 @@ class _Deferral:
             handler = _getsignal(signum)
             if callable(handler):
                 self.handlers[signum] = handler
-                signal.signal(signum, self)
+                _set_signal(signum, self)
 
     def end(self) -> None:
         """Restore the handlers, call those of the noted signals, and raise their first error."""
@@ -74,7 +76,7 @@ class _Deferral:
         # Not in `end`: in Python 3.12 a `try` around such a loop does not cover its last jump.
         for signum, handler in self.handlers.items():
             if _getsignal(signum) is self:  # else another was installed in the block
-                signal.signal(signum, handler)
+                _set_signal(signum, handler)
 
 
 _deferrals: list[_Deferral] = []  # at most one

@@ -99,35 +99,32 @@ class Engine:
             TypeError, ValueError: the actions are wrong; nothing was sent.
         """
         self.states.check_step(envs)
-        sent, self.flight.unsettled = False, envs.ids
+        sent = False
         try:
             self._send_steps(envs, actions)
             sent = True
             infos = self.batches.bare_infos(envs.ids.tolist())  # made while the envs step
-            batch = self.fetch(envs, infos)
+            return self.fetch(envs, infos)
         except BaseException as error:
             self._end_failed_call(envs.ids, error, sent=sent)
             raise
-        self.flight.unsettled = None
-        return batch
 
     def reset(self, envs: Selection, requests: Sequence[Request]) -> StepResult:
         """Reset these envs, after ``claim_reset``, and wait for all of them; see ``step``."""
-        sent, self.flight.unsettled = False, envs.ids
+        sent = False
         try:
-            self.send_resets(envs, requests)
+            self._send_resets(envs, requests)
             sent = True
-            batch = self.fetch(envs, resets=False)
+            return self.fetch(envs, resets=False)
         except BaseException as error:
             self._end_failed_call(envs.ids, error, sent=sent)
             raise
-        self.flight.unsettled = None
-        return batch
 
     def send_steps(self, envs: Selection, actions: Any) -> None:
         """Send a step to each of these envs; the errors are those of ``step``."""
         self.states.check_step(envs)
         self._send_steps(envs, actions)
+        self.flight.unsettled = None
 
     def _send_steps(self, envs: Selection, actions: Any) -> None:
         requests = None
@@ -146,6 +143,10 @@ class Engine:
 
     def send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         """Send a reset to each of these envs, which must accept one."""
+        self._send_resets(envs, requests)
+        self.flight.unsettled = None
+
+    def _send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         listed = envs.ids.tolist()
         if self.single:
             requests = [request._replace(single=True) for request in requests]
@@ -165,6 +166,7 @@ class Engine:
             self.flight.wait(len(envs.ids), None, envs.ids)
             batch = self.deliver(envs, infos, resets=resets)
             if batch is not None:
+                self.flight.unsettled = None
                 return batch
 
     def fetch_next(self, wait_num: int, timeout: float | None, *, strict: bool) -> StepResult:
@@ -186,6 +188,7 @@ class Engine:
                 states.unread.update(late.tolist())
             batch = self.deliver(Selection(ids))
             if batch is not None:
+                flight.unsettled = None
                 return batch
 
     def deliver(
@@ -226,7 +229,7 @@ class Engine:
             self.batches.complete(infos, listed, marked, beside, resets=resets)
         # Not below: from Python 3.12 on, an interrupt in a comprehension can skip the `except`.
         completed = [listed[k] for k, mark in marked if mark & (FINAL | OVER)] if marked else []
-        outer, flight.unsettled = flight.unsettled, ids
+        flight.unsettled = ids  # see ``Flight.send``
         try:
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated, resets=resets)
@@ -244,7 +247,6 @@ class Engine:
         except BaseException as error:
             self._end_failed_call(ids, error, sent=True)
             raise
-        flight.unsettled = outer
         return obs, reward, terminated, truncated, infos
 
     def _deliver_others(

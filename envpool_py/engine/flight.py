@@ -138,7 +138,8 @@ class Flight:
         """Send a step or a reset to each of these envs; requests with arguments are pickled.
 
         ``requests`` is None for steps whose actions are in the block. Envs that failed while idle
-        get another request, which recovery sends, now or when they are recreated.
+        get another request, which recovery sends, now or when they are recreated. The envs are then
+        ``unsettled``, until the caller has their results or has no more to do.
         """
         live, lost = envs, None
         if self.recovery.failed and (lost := self.recovery.replacements(envs.ids.tolist())):
@@ -156,7 +157,7 @@ class Flight:
             messages = self.hosts.prepare_tokens(
                 live.index, tokens, reset=state == RESETTING, publish_early=self.publish_early
             )
-        outer, self.unsettled = self.unsettled, envs.ids
+        self.unsettled = envs.ids
         try:
             self.states.mark_sent(envs, state)
             for send in messages:
@@ -165,9 +166,8 @@ class Flight:
                 self.recovery.send(lost)
         except BaseException:
             self.cancel(envs.ids)
-            self.unsettled = outer
+            self.unsettled = None
             raise
-        self.unsettled = outer
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
@@ -233,11 +233,9 @@ class Flight:
             seconds = left
             if self.hosts.supervisor is not None:
                 missing, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
-            outer = self.unsettled
-            self.unsettled = _NO_ENVS if outer is None else outer
-            has_run = host.run(chunks, missing, seconds, wanted)
-            self.unsettled = outer
-            if has_run:
+            if self.unsettled is None:
+                self.unsettled = _NO_ENVS  # ``settle`` is to be called
+            if host.run(chunks, missing, seconds, wanted):
                 if self.hosts.supervisor is None or not self.publish_early:
                     return
                 left = 0.0
@@ -264,6 +262,7 @@ class Flight:
         """
         before = b"".join(self.arrivals.chunks)
         self.advance(missing, 0.0, wanted)
+        self.unsettled = None
         left = self.recovery.run(min(longest, 1.0))
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.timeout(left)

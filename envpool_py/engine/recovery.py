@@ -271,3 +271,4 @@ class Recovery:
             if error is not None and i not in self.failed:
                 self.failed[i] = Failed([error], why=Why.STOPPED)
             self._flight.send(Selection(np.array([i])), STEPPING, [request])
+            self._flight.unsettled = None

@@ -157,6 +157,7 @@ class EngineForSessions:
             if flight.arrivals.chunks:
                 ids = flight.wait(1, None, None)
                 batch = engine.deliver(Selection(ids), resets=False, apart=errors)
+                flight.unsettled = None
                 seconds = self._recovery.run(seconds) or 0.0  # begins with what has just failed
         except NotYet as not_yet:  # all results were those of cancelled requests
             seconds = not_yet.seconds

@@ -148,7 +148,8 @@ class HostGroup:
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""
-        return {i for host in self.all for i in host.cancel(ids.intersection(host.ids))}
+        hosts = {self.of(i) for i in ids}  # not all: with a host per env, that is the square
+        return {i for host in hosts for i in host.cancel(ids.intersection(host.ids))}
 
     def describe(self) -> str:
         if self.supervisor is None:
