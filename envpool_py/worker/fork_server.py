@@ -6,6 +6,7 @@ once it runs. A pool's server imports this module, and so the modules that a var
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import gc
@@ -24,6 +25,7 @@ import types
 from collections.abc import Iterable
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from envpool_py import interrupts
@@ -163,14 +165,33 @@ def modules_in(pickled: Iterable[bytes]) -> set[str]:
 
 
 def _modules_of_main() -> set[str]:
-    """Return the modules of the main file's globals, if a process imports that file again."""
+    """Return the modules of the main file's globals, if a process imports that file again.
+
+    What the file imports under ``if __name__ == "__main__":`` no such process needs.
+    """
     main = sys.modules["__main__"]
     if not spawn.get_preparation_data("").keys() & {"init_main_from_name", "init_main_from_path"}:
         return set()
-    values = list(vars(main).values())  # to read anything of a lazy module would load it
+    guarded = _imported_under_guard(getattr(main, "__file__", ""))
+    # To read anything of a lazy module would load it.
+    values = [value for name, value in vars(main).items() if name not in guarded]
     found = {one.__name__ for one in values if type(one) is types.ModuleType}
     found |= {one.__module__ for one in values if issubclass(type(one), (types.FunctionType, type))}
     return found & sys.modules.keys() - {"__main__"}
+
+
+def _imported_under_guard(path: str) -> set[str]:
+    """Return the names that this file imports under its main guard."""
+    body: list[ast.stmt] = []
+    with contextlib.suppress(OSError, SyntaxError, ValueError):  # there is no such file any more
+        body = ast.parse(Path(path).read_bytes()).body
+    guards = (
+        node for node in body if isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
+    )
+    inside = itertools.chain.from_iterable(map(ast.walk, guards))
+    imports = (node for node in inside if isinstance(node, (ast.Import, ast.ImportFrom)))
+    names = itertools.chain.from_iterable(node.names for node in imports)
+    return {one.asname or one.name.partition(".")[0] for one in names}
 
 
 def _import_all() -> None:

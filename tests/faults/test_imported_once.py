@@ -313,13 +313,20 @@ def test_pools_that_fork_at_once_in_threads_leave_the_threads_of_the_program():
             assert {one["num_threads"] for one in threadpoolctl.threadpool_info()} == {2}
 
 
-def test_lazy_modules_of_the_program_are_not_loaded(monkeypatch):
+def test_neither_lazy_modules_nor_those_under_the_guard_are_loaded(monkeypatch, tmp_path):
     spec = importlib.util.find_spec("this")
     spec.loader = importlib.util.LazyLoader(spec.loader)
     main, lazy = types.ModuleType("__main__"), importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "this", lazy)
     spec.loader.exec_module(lazy)
     names = {"lazy": lazy, "gym": gym, "run_python": run_python, "Child": envs.CountEnv}
+    names |= {"pickle": pickle, "loads": importlib.import_module}  # as if under the guard
+    program = tmp_path / "program.py"
+    program.write_text(
+        'import gymnasium as gym\nif __name__ == "__main__":\n'
+        "    if 1:\n        import pickle\n    from importlib import import_module as loads\n"
+    )
+    names |= {"__file__": str(program)}
     vars(main).update(names, __spec__=importlib.machinery.ModuleSpec("program", None))
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "__main__", main)
