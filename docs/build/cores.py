@@ -4,8 +4,8 @@
 
 The script limits itself to 1, 2, 4, 8, 16 cores, as many as there are, and measures every pool in a
 fresh process, in turns, for as many rounds as eight minutes allow. A case whose library is missing
-is left out. It needs the packages of ``examples/benchmark/requirements.txt``, up to ``psutil``, and
-the other libraries without torch: see CONTRIBUTING.md.
+is left out. It needs the packages of ``examples/benchmark/cores.txt``, which leaves out torch: only
+PPO needs it.
 """
 
 from __future__ import annotations
@@ -172,10 +172,11 @@ def measured(
         now = time.monotonic()
         if now - begun + (now - turned) > limit - LONGEST:
             break
-    print(f"{turn + 1} rounds in {time.monotonic() - begun:.0f} s, on {counts} cores")
     medians = {key: median(own) for key, own in rates.items()}
     PICTURE.write_text(drawn(medians), encoding="utf-8")
-    return medians
+    minutes = (time.monotonic() - begun) / 60
+    print(f"{turn + 1} rounds in {minutes:.1f} minutes, on {counts} cores")
+    return {**medians, "minutes": minutes}
 
 
 NAMES = {
@@ -200,7 +201,7 @@ COLOURS = {
 
 def drawn(values: dict[str, float]) -> str:
     """The picture of these figures, as SVG."""
-    counts = sorted({int(key.rpartition(".")[2]) for key in values})
+    counts = sorted({int(key.rpartition(".")[2]) for key in values if "." in key})
     place = {n: (k + 0.5) / len(counts) for k, n in enumerate(counts)}
     titles = {name: case.title for name, case in CASES.items()} | PPO_TITLES
     panels = []

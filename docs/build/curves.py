@@ -14,7 +14,7 @@ text { fill: var(--ink); font: 14px Helvetica, Arial, sans-serif; }
 .mean { fill: none; stroke-width: 3; }
 """
 WIDTH, HEIGHT, LEFT, TOP = 330, 200, 60, 46
-RIGHT, BELOW = 20, 54
+RIGHT, BELOW = 36, 54
 
 
 class Curve(NamedTuple):
