@@ -74,8 +74,8 @@ CASES = {
     "halfcheetah": Case(
         "HalfCheetah x 64", "halfcheetah", 64, BEHIND_A_POLICY, (PER_BATCH, PER_ROW)
     ),
-    "wait": Case("256 envs that wait 2 ms", "wait", 256, {**PEERS, "ours": Pool("shmem-each")}),
     "uneven": Case("Rollouts, 64 uneven envs", "sleep", 64, {**PEERS, "ours": Pool("rollouts")}),
+    "wait": Case("256 envs that wait 2 ms", "wait", 256, {**PEERS, "ours": Pool("shmem-each")}),
 }
 PPO = {"ppo_cartpole": "CartPole-v1", "ppo_halfcheetah": "HalfCheetah-v5"}
 PPO_TITLES = {"ppo_cartpole": "PPO, CartPole x 16", "ppo_halfcheetah": "PPO, HalfCheetah x 16"}
@@ -134,7 +134,7 @@ def jobs(installed: set[str], ppo_of: Any, seconds: float) -> Iterator[tuple[str
                 print(f"{name}.{key}: left out, {package} is not installed")
     for name, env_id in PPO.items():
         if {"torch", "stable-baselines3"} <= installed and (mujoco or "Half" not in env_id):
-            yield name, "", lambda _, e=env_id: training(e, ppo_of)
+            yield name, "all", lambda _, e=env_id: training(e, ppo_of)
         else:
             print(f"{name}: left out, torch, Stable-Baselines3 or mujoco is not installed")
 
@@ -151,7 +151,7 @@ def measured(
     failed: set[Any] = set()
     for turn in range(rounds):
         turned = time.monotonic()
-        for count, job in itertools.product(counts, todo):
+        for job, count in itertools.product(todo, counts):
             name, pool, measure = job
             if (turn and name in PPO) or (count, job) in failed:  # PPO has rounds of its own
                 continue

@@ -11,10 +11,12 @@ svg { --paper: #fff; --ink: #24292f; --line: #d0d7de; LIGHT }
 svg { --paper: #0d1117; --ink: #e6edf3; --line: #30363d; DARK } }
 text { fill: var(--ink); font: 14px Helvetica, Arial, sans-serif; }
 .axis { stroke: var(--line); } .run { fill: none; stroke-width: 1; opacity: 0.35; }
-.mean { fill: none; stroke-width: 3; }
+.mean, circle { fill: none; stroke-width: 3; }
 """
 WIDTH, HEIGHT, LEFT, TOP = 330, 200, 60, 46
 RIGHT, BELOW = 36, 54
+FEW = 5
+"""A curve of so many points at most shows them."""
 
 
 class Curve(NamedTuple):
@@ -59,6 +61,8 @@ def drawn(panels: Sequence[Panel], colours: Mapping[str, str], label: str, axis:
             points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shown)
             stroke = f'style="stroke: var({keys[curve.name]})"'
             parts.append(f'<polyline class="{curve.kind}" {stroke} points="{points}"/>')
+            few = shown if len(shown) <= FEW else []
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" {stroke}/>' for x, y in few]
     # Two names are in the first panel, more are where the next panel would be.
     apart = len(colours) > 2
     place = len(panels) if apart else 0

@@ -110,7 +110,7 @@ def _setting(how: str, work: Work) -> Running:
 
 
 def _rollouts(work: Work) -> Running:
-    """Each env is stepped again as soon as it is ready."""
+    """Rollouts that step each env again once its row has arrived."""
     setting = Setting("shmem", work.num_envs, work.num_envs, wait_num=1)
     pool, actions = settings.make_pool(setting, work.env_fns), itertools.cycle(work.batches)
     collector = AsyncCollector(pool, lambda _, env_ids: next(actions)[: len(env_ids)])
