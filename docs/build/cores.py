@@ -142,7 +142,7 @@ def jobs(installed: set[str], ppo_of: Any, seconds: float) -> Iterator[tuple[str
 def measured(
     ppo_of: Any, seconds: float = 1.0, limit: float = LIMIT, rounds: int = 9
 ) -> dict[str, float]:
-    """Medians by case, pool and number of cores; the picture is drawn from them."""
+    """Medians by case, pool and number of cores, and how long it took."""
     begun = time.monotonic()
     one = str(ROOT / "examples" / "benchmark" / "one.py")
     todo = [*jobs({*ask([sys.executable, one, "null"], LONGEST)}, ppo_of, seconds)]
@@ -173,7 +173,6 @@ def measured(
         if now - begun + (now - turned) > limit - LONGEST:
             break
     medians = {key: median(own) for key, own in rates.items()}
-    PICTURE.write_text(drawn(medians), encoding="utf-8")
     minutes = (time.monotonic() - begun) / 60
     print(f"{turn + 1} rounds in {minutes:.1f} minutes, on {counts} cores")
     return {**medians, "minutes": minutes}

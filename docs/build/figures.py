@@ -172,7 +172,7 @@ def agents() -> dict[str, float]:
 
 
 def cores() -> dict[str, float]:
-    """Steps per second over the number of cores: see ``cores.py``, which draws them as well."""
+    """Steps per second over the number of cores: see ``cores.py``."""
     return scaling.measured(ppo_of)
 
 
@@ -411,15 +411,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in args.parts or [name for name in PARTS if name not in ON_REQUEST]:
             begun = time.monotonic()
             new = {key: float(f"{value:.4g}") for key, value in PARTS[name]().items()}
-            old = found["parts"].get(name, {})
+            num_cores = len(os.sched_getaffinity(0))
+            before = found.setdefault("facts", {}).get(name, {})
+            # Figures of one part are of one machine.
+            old = found["parts"].get(name, {}) if before.get("cores") == num_cores else {}
             for key in old.keys() - new.keys():  # its library is not installed here
                 print(f"{name}.{key}: not measured; the old figure is kept")
             found["parts"][name] = {**old, **new}
-            cores = len(os.sched_getaffinity(0))
-            facts = {"version": envpool_py.__version__, "cores": cores, "busy": round(busy, 2)}
-            found.setdefault("facts", {})[name] = facts
+            facts = {"version": envpool_py.__version__, "cores": num_cores, "busy": round(busy, 2)}
+            found["facts"][name] = facts
             FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             print(f"{name}: measured in {time.monotonic() - begun:.0f} s", flush=True)
+    if own := json.loads(FILE.read_text(encoding="utf-8"))["parts"].get("cores"):
+        scaling.PICTURE.write_text(scaling.drawn(own), encoding="utf-8")
     for page in pages():
         text = page.read_text(encoding="utf-8")
         page.write_text(written(text, values_of()), encoding="utf-8")

@@ -78,13 +78,14 @@ policy = {"policy": (cores.PER_BATCH, cores.PER_ROW), "num_envs": 2}
 rollouts = {"pools": {"ours": cores.Pool("rollouts")}, "num_envs": 2}
 small = {"cartpole": cores.CASES["cartpole"]._replace(pools=pools, **policy)}
 cores.CASES = {**small, "uneven": cores.CASES["uneven"]._replace(**rollouts)}
-cores.PPO, cores.COUNTS, cores.PICTURE = {}, (1,), cores.Path(sys.argv[1])
+cores.PPO, cores.COUNTS = {}, (1,)
 found = cores.measured(None, seconds=0.02, limit=cores.LONGEST + 0.1)
 assert found.keys() == {"minutes"}  # no time was left
 found = cores.measured(None, seconds=0.02, rounds=1)
 rates = {*found} - {"minutes"}
 assert {f"cartpole.{name}.1" for name in pools} | {"uneven.ours.1"} == rates
 assert min(found.values()) > 0
+cores.Path(sys.argv[1]).write_text(cores.drawn(found))
 """
 
 
