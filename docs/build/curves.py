@@ -13,7 +13,7 @@ text { fill: var(--ink); font: 14px Helvetica, Arial, sans-serif; }
 .axis { stroke: var(--line); } .run { fill: none; stroke-width: 1; opacity: 0.35; }
 .mean, circle { fill: none; stroke-width: 3; }
 """
-WIDTH, HEIGHT, LEFT, TOP = 330, 200, 60, 46
+WIDTH, HEIGHT, LEFT, TOP = 330, 200, 68, 46
 RIGHT, BELOW = 36, 54
 FEW = 5
 """A curve of so many points at most shows them."""
