@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
+import curves
 import gymnasium as gym
 import numpy as np
 import torch
@@ -97,56 +98,26 @@ def measure() -> None:
                 FILE.write_text(json.dumps(runs) + "\n", encoding="utf-8")
 
 
-STYLE = """
-svg { --paper: #fff; --ink: #24292f; --line: #d0d7de; --PPO: #57606a; --AsyncPPO: #1f6feb; }
-@media (prefers-color-scheme: dark) {
-svg { --paper: #0d1117; --ink: #e6edf3; --line: #30363d; --PPO: #9ea7b3; --AsyncPPO: #58a6ff; } }
-text { fill: var(--ink); font: 14px Helvetica, Arial, sans-serif; }
-.axis { stroke: var(--line); } .run { fill: none; stroke-width: 1; opacity: 0.35; }
-.mean { fill: none; stroke-width: 3; }
-"""
+COLOURS = {"PPO": "#57606a #9ea7b3", "AsyncPPO": "#1f6feb #58a6ff"}
 
 
 def draw() -> None:
     """One panel per env: each seed as a thin line, the mean over the seeds as a thick one."""
     runs = json.loads(FILE.read_text(encoding="utf-8"))
-    width, height, left, top = 330, 200, 60, 46
-    parts = []
-    for panel, (env_id, by_name) in enumerate(runs.items()):
-        x0, y0 = left + panel * (width + 80), top + height
-        values = np.array([run for each in by_name.values() for run in each])
-        most_x, most_y = values[..., 0].max(), values[..., 1].max()
-        parts.append(f'<text x="{x0}" y="{top - 18}" font-weight="bold">{env_id}</text>')
-        for share in (0, 0.5, 1):
-            x, y = x0 + share * width, y0 - share * height
-            parts += [
-                f'<line class="axis" x1="{x0}" x2="{x0 + width}" y1="{y}" y2="{y}"/>',
-                f'<text x="{x0 - 8}" y="{y + 5}" text-anchor="end">{share * most_y:.0f}</text>',
-                f'<text x="{x}" y="{y0 + 20}" text-anchor="middle">{share * most_x:,.0f}</text>',
-            ]
-        for number, (name, each) in enumerate(by_name.items()):
-            shown = np.array(each) / (most_x, most_y) * (width, -height) + (x0, y0)
-            for kind, run in [*(("run", run) for run in shown), ("mean", shown.mean(axis=0))]:
-                points = " ".join(f"{x:.1f},{y:.1f}" for x, y in run)
-                stroke = f'style="stroke: var(--{name})"'
-                parts.append(f'<polyline class="{kind}" {stroke} points="{points}"/>')
-            x, y = x0 + 12, top + 8 + 22 * number
-            parts += [
-                f'<line class="mean" {stroke} x1="{x}" x2="{x + 24}" y1="{y}" y2="{y}"/>',
-                f'<text x="{x + 32}" y="{y + 5}">{name}</text>',
-            ]
-    size = f"{left + 2 * (width + 80) - 50} {top + height + 50}"
+    panels = []
+    for env_id, by_name in runs.items():
+        most = max(x for each in by_name.values() for run in each for x, _ in run)
+        lines = []
+        for name, each in by_name.items():
+            shown = np.array(each) / (most, 1)
+            kinds = [*(("run", run) for run in shown), ("mean", shown.mean(axis=0))]
+            lines += [curves.Curve(name, run.tolist(), kind) for kind, run in kinds]
+        ticks = {share: f"{share * most:,.0f}".replace(",", " ") for share in (0, 0.5, 1)}
+        panels.append(curves.Panel(env_id, lines, ticks))
     label = "Return over env steps of PPO and AsyncPPO, five seeds each and their mean"
-    bottom = (
-        f'<text x="{left}" y="{top + height + 42}">env steps; mean return of 20 episodes</text>'
-    )
-    FILE.with_suffix(".svg").write_text(
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}" role="img"'
-        f' aria-label="{label}">\n<style>{STYLE}</style>\n'
-        '<rect width="100%" height="100%" rx="12" style="fill: var(--paper)"/>\n'
-        + "\n".join([*parts, bottom, "</svg>\n"]),
-        encoding="utf-8",
-    )
+    axis = "env steps; mean return of 20 episodes"
+    picture = curves.drawn(panels, COLOURS, label, axis)
+    FILE.with_suffix(".svg").write_text(picture, encoding="utf-8")
     for env_id, by_name in runs.items():
         for name, each in by_name.items():
             means = [np.mean(run, axis=0)[1] for run in each]

@@ -13,9 +13,9 @@ figure.
     python docs/build/figures.py measure
     python docs/build/figures.py write
 
-``measure simulator ppo`` measures some of the parts again and keeps the others. ``measure ray``
-measures the part that takes some minutes more, and ``measure free`` the one that needs
-``python3.14t``, a Python without the GIL.
+``measure simulator ppo`` measures some of the parts again and keeps the others. ``measure cores``
+and ``measure ray`` measure the parts that take some minutes more, and ``measure free`` the one that
+needs ``python3.14t``, a Python without the GIL.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "benchmark"))
 
+import cores as scaling
 import gymnasium as gym
-import numpy as np
-import pettingzoo
 import waiting
 
 import envpool_py
@@ -48,7 +47,6 @@ from envpool_py.bench import measure as measuring
 from envpool_py.bench.measure import Caller, Job
 from envpool_py.bench.settings import SYNC, Setting
 from envpool_py.cli.tables import separated
-from envpool_py.pettingzoo import ParallelVectorEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs" / "figures.json"
@@ -170,54 +168,12 @@ def cleanrl() -> dict[str, float]:
 
 def agents() -> dict[str, float]:
     """Milliseconds of a batch of 16 cheap envs with two agents: a loop over them, and our pools."""
-    envs = [TwoAgents() for _ in range(16)]
-    one = dict.fromkeys(TwoAgents.possible_agents, 0)
-    actions = dict.fromkeys(one, np.zeros(16, np.int64))
-    pools = {
-        "dummy": ParallelVectorEnv([TwoAgents] * 16, backend="dummy"),
-        "two": ParallelVectorEnv([TwoAgents] * 16, num_processes=2),
-    }
-    for env in (*envs, *pools.values()):
-        env.reset(seed=0)
-    steps: dict[str, Callable[[], Any]] = {"loop": lambda: [env.step(one) for env in envs]}
-    steps |= {name: functools.partial(pool.step, actions) for name, pool in pools.items()}
-    times: dict[str, list[float]] = defaultdict(list)
-    for _ in range(40):
-        for name, step in steps.items():
-            begun = time.perf_counter()
-            for _ in range(20):
-                step()
-            times[name].append((time.perf_counter() - begun) / 20 * 1e3)
-    for pool in pools.values():
-        pool.close()
-    return {name: median(own) for name, own in times.items()}
+    return {name: 1e3 * seconds for name, seconds in _rows("examples/benchmark/agents.py").items()}
 
 
-class TwoAgents(pettingzoo.ParallelEnv):
-    """An env whose step takes some microseconds."""
-
-    metadata, render_mode, possible_agents = {"name": "two"}, None, ["a", "b"]
-    spaces = gym.spaces.Box(-1, 1, (8,), np.float32), gym.spaces.Discrete(5)
-
-    def observation_space(self, _: str) -> Any:
-        """That of both agents."""
-        return self.spaces[0]
-
-    def action_space(self, _: str) -> Any:
-        """That of both agents."""
-        return self.spaces[1]
-
-    def reset(self, seed: int | None = None, options: Any = None) -> Any:
-        """Begin an episode."""
-        del seed, options
-        self.agents = [*self.possible_agents]
-        return {a: np.zeros(8, np.float32) for a in self.agents}, {a: {} for a in self.agents}
-
-    def step(self, actions: Any) -> Any:
-        """Return new arrays, as most envs do."""
-        none = dict.fromkeys(actions, False)
-        obs = {agent: np.full(8, action, np.float32) for agent, action in actions.items()}
-        return obs, dict.fromkeys(actions, 0.0), none, none, {a: {} for a in actions}
+def cores() -> dict[str, float]:
+    """Steps per second over the number of cores: see ``cores.py``."""
+    return scaling.measured(ppo_of)
 
 
 def evaluation() -> dict[str, float]:
@@ -378,16 +334,17 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "evaluation": evaluation,
     "start": start,
     "threads": threads,
+    "cores": cores,
     "free": free,
     "overhead": overhead,
     "record": record,
     "interfaces": interfaces,
     "ray": ray,
 }
-ON_REQUEST = {"free", "ray"}
+ON_REQUEST = {"cores", "free", "ray"}
 """Parts that ``measure`` leaves out unless they are named.
 
-``free`` needs a Python without the GIL, and Ray takes some minutes to start.
+``cores`` takes eight minutes, Ray some minutes to start, ``free`` needs a Python without the GIL.
 """
 
 
@@ -454,15 +411,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in args.parts or [name for name in PARTS if name not in ON_REQUEST]:
             begun = time.monotonic()
             new = {key: float(f"{value:.4g}") for key, value in PARTS[name]().items()}
-            old = found["parts"].get(name, {})
+            num_cores = len(os.sched_getaffinity(0))
+            before = found.setdefault("facts", {}).get(name, {})
+            # Figures of one part are of one machine.
+            old = found["parts"].get(name, {}) if before.get("cores") == num_cores else {}
             for key in old.keys() - new.keys():  # its library is not installed here
                 print(f"{name}.{key}: not measured; the old figure is kept")
             found["parts"][name] = {**old, **new}
-            cores = len(os.sched_getaffinity(0))
-            facts = {"version": envpool_py.__version__, "cores": cores, "busy": round(busy, 2)}
-            found.setdefault("facts", {})[name] = facts
+            facts = {"version": envpool_py.__version__, "cores": num_cores, "busy": round(busy, 2)}
+            found["facts"][name] = facts
             FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             print(f"{name}: measured in {time.monotonic() - begun:.0f} s", flush=True)
+    if own := json.loads(FILE.read_text(encoding="utf-8"))["parts"].get("cores"):
+        scaling.PICTURE.write_text(scaling.drawn(own), encoding="utf-8")
     for page in pages():
         text = page.read_text(encoding="utf-8")
         page.write_text(written(text, values_of()), encoding="utf-8")

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import itertools
+import sys
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ceiling
 import numpy as np
 from ceiling import Work
-from workloads import ENVPOOL, GYM, PARALLEL, TURNS, Workload, legal
+from workloads import ENVPOOL, GYM, PARALLEL, ROLLOUT, ROLLOUTS, TURNS, Workload, legal
 
 from envpool_py.bench import settings
 from envpool_py.bench.settings import Running, Setting, beside_caller
+from envpool_py.collector import AsyncCollector
 
 OURS, CEILING = "envpool_py", "ceiling"
 
@@ -41,6 +45,28 @@ LIBRARIES = {
 def module(library: str) -> Any:
     """The module of a library's pools; imported where it is needed."""
     return importlib.import_module(LIBRARIES[library][1])
+
+
+def leave_out_torch() -> None:
+    """Have ``module`` import nothing of SB3 and Tianshou but their pools, which use no torch.
+
+    Each fork of a process with torch in it takes longer, and torch may not be installed.
+    """
+    used = {"torch": "Tensor", "stable_baselines3.common.env_util": "is_wrapped"}
+    for name, part in used.items():  # in an annotation, and in a method that is not called
+        sys.modules[name] = types.ModuleType(name)
+        setattr(sys.modules[name], part, type(part, (), {}))
+    for library, file in (("sb3", "subproc_vec_env"), ("tianshou", "venvs")):
+        package = LIBRARIES[library][1]
+        if importlib.util.find_spec(package.partition(".")[0]) is None:
+            continue
+        for name in itertools.accumulate(package.split("."), "{}.{}".format):
+            spec: Any = importlib.util.find_spec(name)
+            sys.modules[name] = importlib.util.module_from_spec(spec)  # its code does not run
+        pools = vars(importlib.import_module(f"{package}.{file}"))
+        own = {key: value for key, value in pools.items() if not key.startswith("__")}
+        vars(sys.modules[package]).update(own)
+    del sys.modules["torch"]
 
 
 class Contestant(NamedTuple):
@@ -81,6 +107,14 @@ def _setting(how: str, work: Work) -> Running:
     if "caller" in words:
         setting = beside_caller(setting)
     return settings.start(setting, work.env_fns, work.batches)
+
+
+def _rollouts(work: Work) -> Running:
+    """Rollouts that step each env again once its row has arrived."""
+    setting = Setting("shmem", work.num_envs, work.num_envs, wait_num=1)
+    pool, actions = settings.make_pool(setting, work.env_fns), itertools.cycle(work.batches)
+    collector = AsyncCollector(pool, lambda _, env_ids: next(actions)[: len(env_ids)])
+    return Running(lambda: collector.rollout(ROLLOUT).rewards.size, pool.close)
 
 
 # ------------------------------------------------------------------------------ other libraries'
@@ -138,7 +172,7 @@ def _caller_resets(pool: Any, work: Work) -> Running:
             seen[ended] = pool.reset(ended)[0]
         return len(ids)
 
-    return Running(advance, pool.close)
+    return Running(advance, pool.close, pool.is_async)
 
 
 def _pufferlib(backend: str, work: Work) -> Running:
@@ -374,4 +408,5 @@ CONTESTANTS = {
     **_contestants(_WHOLE_BATCHES, partial=False),
     **_contestants(_OF_PARALLEL_ENVS, partial=False, face=PARALLEL),
     **_contestants(_IN_TURNS, face=TURNS),
+    **_contestants({"rollouts": (EACH, _rollouts)}, face=ROLLOUTS),
 }

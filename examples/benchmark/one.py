@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 import psutil
 import workloads
 from ceiling import Work
-from contestants import CONTESTANTS, LIBRARIES, module
+from contestants import CONTESTANTS, LIBRARIES, leave_out_torch, module
 from workloads import Workload
 
 from envpool_py.bench.measure import compute, step_batches
@@ -48,8 +48,15 @@ def measure(
     num_processes: int,
     thinks: list[float],
     seconds: float,
+    per_row: float = 0.0,
+    torch: bool = True,
 ) -> list[dict[str, Any]]:
-    """A record for each time that the caller computes; the bare env has no caller."""
+    """A record for each time that the caller computes; the bare env has no caller.
+
+    The caller takes ``per_row`` more for each row of a batch.
+    """
+    if not torch:
+        leave_out_torch()
     work, started = Workload(*workload), time.perf_counter()
     if contestant == "bare":
         running, thinks = workloads.bare(work.env, work.faces[0]), [0.0]
@@ -67,10 +74,10 @@ def measure(
     startup, after_start = time.perf_counter() - started, _memory()
     found = []
     for think in thinks:
-        computation = functools.partial(_compute, think)
-        step_batches(running, computation, 1, min(seconds / 3, 1.0))
+        computation = functools.partial(_compute, think, per_row)
+        step_batches(running, computation, work.num_envs, min(seconds / 3, 1.0))
         before = _clocks()
-        timing = step_batches(running, computation, 1, seconds)._asdict()
+        timing = step_batches(running, computation, work.num_envs, seconds)._asdict()
         del timing["caller"]
         tree, caller, machine = (b - a for a, b in zip(before, _clocks(), strict=True))
         found.append(
@@ -88,8 +95,8 @@ def measure(
     return found
 
 
-def _compute(think: float, _rows: int) -> None:
-    compute(think)
+def _compute(think: float, per_row: float, rows: int) -> None:
+    compute(think + per_row * rows)
 
 
 def _tree() -> list[psutil.Process]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -23,10 +24,8 @@ from typing import Any, NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
-import ale_py
 import gymnasium as gym
 import numpy as np
-import pandas as pd
 import stable_baselines3.common.vec_env as sb3
 import torch
 from stable_baselines3 import PPO
@@ -61,7 +60,7 @@ def make_env(env_id: str) -> gym.Env:
     """Make an env as SB3's ``make_vec_env`` or ``make_atari_env`` does; runs in workers."""
     if TASKS[env_id].policy == "MlpPolicy":
         return Monitor(gym.make(env_id))
-    gym.register_envs(ale_py)
+    gym.register_envs(importlib.import_module("ale_py"))
     return AtariWrapper(Monitor(gym.make(env_id)))
 
 
@@ -165,6 +164,8 @@ def digest(model: Any) -> str:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """A row for each env and number of threads: milliseconds of an update, and of its rollout."""
+    import pandas as pd  # noqa: PLC0415 - who trains for docs/build/cores.py may not have it
+
     lines: dict[str, dict[str, str]] = {}
     for row in rows:
         times = pd.DataFrame({"learn": row["learn"][1:], "rollout": row["rollout"][1:]})

@@ -22,6 +22,12 @@ EPISODE = 100
 GYM, PARALLEL, TURNS = "gym", "parallel", "turns"
 """Whose API an env has: Gymnasium's, or PettingZoo's for agents that act at once or in turns."""
 
+ROLLOUTS = "rollouts"
+"""A batch is a rollout, which is no batch of ``WORKLOADS``: ``docs/build/cores.py`` measures it."""
+
+ROLLOUT = 128
+"""Steps of each env in a rollout."""
+
 
 class Synthetic(gym.Env):
     """Does no work by itself. ``work``, ``observe`` and ``describe`` take the number of the step.
@@ -84,6 +90,10 @@ def _sleep(seed: int) -> gym.Env:
     return Synthetic.make(work=lambda t: time.sleep(order[t - 1]))
 
 
+def _wait(seconds: float, _seed: int) -> gym.Env:
+    return Synthetic.make(work=lambda _: time.sleep(seconds))
+
+
 def _image(shape: tuple[int, ...], seed: int) -> gym.Env:
     background = np.random.default_rng(seed).integers(0, 128, shape, np.uint8)
 
@@ -130,6 +140,7 @@ KINDS: dict[str, Callable[[int], gym.Env]] = {
     "dict": _dict,
     "info": _info,
     "sleep": _sleep,
+    "wait": functools.partial(_wait, 0.002),
     "pong": functools.partial(_registered, "ale_py:ALE/Pong-v5"),
     "halfcheetah": functools.partial(_registered, "HalfCheetah-v5"),
 }
@@ -153,7 +164,7 @@ ENVPOOL: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Kinds that EnvPool has in C++: its id and options."""
 
-WAITS = {"sleep"}
+WAITS = {"sleep", "wait"}
 """Kinds whose steps wait rather than compute, so that all envs can be stepped at once."""
 
 

@@ -11,6 +11,7 @@ from tests.support.helpers import ROOT, run_python
 
 FOLDER = ROOT / "examples" / "benchmark"
 BUILD = ROOT / "docs" / "build"
+SVG = "{http://www.w3.org/2000/svg}"
 
 # One process for all, as to import the libraries takes longer than to measure.
 EVERY_KIND = """
@@ -65,6 +66,47 @@ def test_two_programs_are_measured_in_turns(name, options, keys, tmp_path):
     assert all(row.keys() == keys and min(row.values()) > 0 for row in rows)
 
 
+# The pools of the three other libraries, without torch; one round, and no training.
+OVER_CORES = """
+import sys
+
+sys.path += ["../../examples/benchmark"]
+import cores
+
+pools = {**cores.PEERS, "ours": cores.Pool("shmem", 1, free=True)}
+policy = {"policy": (cores.PER_BATCH, cores.PER_ROW), "num_envs": 2}
+rollouts = {"pools": {"ours": cores.Pool("rollouts")}, "num_envs": 2}
+small = {"cartpole": cores.CASES["cartpole"]._replace(pools=pools, **policy)}
+cores.CASES = {**small, "uneven": cores.CASES["uneven"]._replace(**rollouts)}
+cores.PPO, cores.COUNTS = {}, (1,)
+found = cores.measured(None, seconds=0.02, limit=cores.LONGEST + 0.1)
+assert found.keys() == {"minutes"}  # no time was left
+found = cores.measured(None, seconds=0.02, rounds=1)
+rates = {*found} - {"minutes"}
+assert {f"cartpole.{name}.1" for name in pools} | {"uneven.ours.1"} == rates
+assert min(found.values()) > 0
+cores.Path(sys.argv[1]).write_text(cores.drawn(found))
+"""
+
+
+def test_figures_over_the_number_of_cores(tmp_path):
+    picture = tmp_path / "a.svg"
+    text = run_python("-c", OVER_CORES, picture, cwd=BUILD)
+    assert "cartpole.ours.1: no time is left in round 1" in text
+    assert " rounds in " in text
+    texts = [each.text for each in ET.fromstring(picture.read_text()).iter(f"{SVG}text")]
+    assert {"CartPole x 64", "Rollouts, 64 uneven envs", "1"} <= {*texts}
+
+
+def test_agents_in_a_loop_and_in_pools(tmp_path):
+    path = tmp_path / "a.json"
+    few = ["--num-envs", 2, "--rounds", 1, "--json", path]
+    run_python(FOLDER / "agents.py", *few, cwd=tmp_path)
+    rows = json.loads(path.read_text())
+    assert rows.keys() == {"loop", "dummy", "two"}
+    assert min(rows.values()) > 0
+
+
 def test_envs_that_wait(tmp_path):
     path = tmp_path / "a.json"
     short = ["--num-envs", 16, "--pool", "ThreadVectorEnv", "--seconds", 0.1, "--repeats", 1]
@@ -115,6 +157,6 @@ def test_the_animation_is_small_and_stands_still_if_motion_is_reduced(tmp_path):
         assert "animation:" not in moving[0]
         assert "prefers-color-scheme: dark" in text
         picture = ET.fromstring(text)
-        texts = [each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+        texts = [each.text for each in picture.iter(f"{SVG}text")]
         assert {"policy", *(f"env {i}" for i in range(8))} <= set(texts)
         assert "SIGSEGV" in texts
