@@ -38,7 +38,7 @@ from envpool_py.errors import (
 from envpool_py.options import Backend
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
-from envpool_py.pool.keywords import PoolOptions
+from envpool_py.pool.keywords import Fixed, PoolOptions, check_options
 from envpool_py.pool.pool_classes import pool_class
 from envpool_py.record import file_format
 from envpool_py.record.file_format import Event, Row
@@ -90,16 +90,18 @@ def replay(
     env_fns = check_env_fns(env_fns)
     if len(env_fns) != num_envs:
         raise ValueError(f"got {len(env_fns)} env_fns, but the record {path} is of {num_envs} envs")
-    if isinstance(backend, str):
-        backend = pool_class(backend)
+    cls: Any = backend if callable(backend) else pool_class(backend)
     if until is not None and (not isinstance(until, int) or until < 0):
         raise ValueError(f"until must be a number of batches or None, got {until!r}")
     chosen = ids_.resolve(env_ids, num_envs).tolist()
     if not chosen:
         raise ValueError("env_ids is empty; a replay needs at least one env")
     recorded = {name: header[name] for name in RECORDED}
+    decided = {"wait_num": None, "timeout": None, **recorded}
+    fixed = {name: Fixed(value, "it is that of the run") for name, value in decided.items()}
+    own = check_options(options if cls is backend else cls, "replay", options, fixed)
     try:
-        pool = backend([env_fns[i] for i in chosen], **recorded, **options)
+        pool = cls([env_fns[i] for i in chosen], **recorded, **own)
     except EnvError as error:
         if isinstance(error, TypeError) and "agents/" in header["observations"]:
             raise ValueError(

@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import multiprocessing
+import tempfile
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +21,7 @@ from envpool_py import (
     VectorEnvWrapper,
     envpool,
     make,
+    replay,
 )
 from envpool_py.gymnasium import VectorEnv, make_vec
 from envpool_py.options import CLASSES
@@ -251,53 +253,51 @@ class Anything(Knobs):
         self.kwargs = kwargs
 
 
-ROWS = "wait_num.* must be None, because it waits for all envs"
-RESET = r"an argument of reset\(seed="
-COPIES = "num_envs in envpool_py.make"
-ENV_FN = r"in its env_fn: lambda: Env\("
-ENV_KWARGS = r"pass arguments of the env as env_kwargs=\{"
-PROCESSES = "num_processes, which .*ShmemVectorEnv and SubprocVectorEnv take it"
-#: What each function and class says of a mistake; None: it takes the argument.
-MISTAKES = {
-    "on_eror": ["did you mean on_error"] * 5 + ["no option; on_error is; pass"] * 3,
-    "n_envs": [COPIES] * 5 + ["here it is num_envs"] * 2 + [None],
-    "num_env": [COPIES, COPIES, "did you mean num_envs", COPIES, COPIES]
-    + ["here it is num_envs"] * 2
-    + ["here it is n_envs"],
-    "batch_size": ["here it is wait_num"] * 3 + [ROWS, ROWS, ROWS, None, ROWS],
-    "bach_size": ["here it is wait_num"] * 3 + [ROWS] * 3 + ["here it is batch_size", ROWS],
-    "num_workers": [PROCESSES, "takes num_threads"]
-    + ["num_processes"] * 4
-    + ["here it is num_threads", "num_processes"],
-    "backend": ["the class decides"] * 2
-    + [None, "the class", "the class"]
-    + ["vectorization_mode", r"pass options=\{", "here it is vec_env_cls"],
-    "wait_num": [None] * 3 + [ROWS] * 3 + ["here it is batch_size", ROWS],
-    "render_mode": [ENV_FN, ENV_FN, ENV_KWARGS, ENV_FN, ENV_FN, None, None, "pass env_kwargs="],
-    "max_episode_steps": [ENV_FN, ENV_FN, ENV_KWARGS, ENV_FN, ENV_FN, None, None, "env_kwargs="],
-    "seed": [RESET] * 6 + [None] * 2,
-    "env_kwargs": ["pass env_fns that"] * 2
-    + [None]
-    + ["pass env_fns that"] * 2
-    + ["keywords of make_vec", "keywords of make", None],
-}
+def replayed(**options):
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/a.record"
+        DummyVectorEnv(FNS, record=path).close()
+        return replay(path, FNS, **options)
+
+
 WITH_MISTAKES = {
     **{name: DOORS[name].make for name in ("DummyVectorEnv", "ThreadVectorEnv")},
-    "make": functools.partial(make, CART, 2),
+    "make": functools.partial(make, CART, num_envs=2),
     **{name: DOORS[name].make for name in ("VectorEnv", "SubprocVecEnv")},
-    "make_vec": functools.partial(make_vec, Anything, 2),
+    "make_vec": functools.partial(make_vec, Anything, num_envs=2),
     "envpool.make": functools.partial(envpool.make, Anything, num_envs=2),
     "make_vec_env": functools.partial(make_vec_env, Anything),
+    "replay": replayed,
 }
 
 
-@pytest.mark.parametrize("number", range(len(WITH_MISTAKES)), ids=[*WITH_MISTAKES])
-def test_a_mistake_is_named_with_what_to_write(number):
-    door = [*WITH_MISTAKES.values()][number]
-    for mistake, texts in MISTAKES.items():
-        if texts[number] is not None:
-            with pytest.raises((TypeError, ValueError), match=texts[number]):
-                door(**{mistake: 3})
+@pytest.mark.parametrize("door", WITH_MISTAKES)
+def test_a_mistake_is_named_with_what_to_write(door):
+    assert [*doors.check_mistakes(door, WITH_MISTAKES[door])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", WITH_MISTAKES)
+def test_a_door_takes_what_it_says_to_write(door):
+    for better in doors.check_mistakes(door, WITH_MISTAKES[door]):
+        WITH_MISTAKES[door](**better).close()
+
+
+@pytest.mark.parametrize(
+    ("door", "mistake", "text"),
+    [
+        ("make, dummy", "num_process", "num_processes; ShmemVectorEnv and SubprocVectorEnv take"),
+        ("make, thread", "num_process", r"make\(backend='thread'\) takes num_threads"),
+        ("make_vec, sync", "num_worker", "num_processes must be None, because vectorization_mode"),
+        ("envpool.make", "bach_size", "here it is batch_size"),
+        ("envpool.make", "num_env", "here it is num_envs"),
+        ("envpool.make", "rendermode", "pass rendermode to make itself"),
+        ("DummyVecEnv", "num_threads", "DummyVecEnv does not take num_processes; ShmemVectorEnv"),
+    ],
+)
+def test_no_advice_is_refused(door, mistake, text):
+    with pytest.raises(TypeError, match=text):
+        DOORS[door].make(**{mistake: 2})
 
 
 def test_options_of_envpools_make_are_not_its_arguments():

@@ -13,7 +13,14 @@ from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
 from envpool_py.options import Backend, check_count
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
-from envpool_py.pool.keywords import OWN, Fixed, PoolOptions, check_env_kwargs, check_options
+from envpool_py.pool.keywords import (
+    OWN,
+    Fixed,
+    PoolOptions,
+    advice,
+    check_env_kwargs,
+    check_options,
+)
 from envpool_py.pool.make import make as make_pool
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
@@ -115,12 +122,14 @@ def make(
             raise TypeError(f"num_threads and {count} are the same option; pass one of them")
     fixed = {"wait_num": Fixed(size, "batch_size says it"), **_DECIDED}
     spec = find(task_id)
-    for name in given:
-        if name in _OF_MAKE or (name not in OWN and takes(spec, name)):
+    for name in given.keys() - OWN - {"num_threads"} | given.keys() & _OF_MAKE:
+        if name not in _OF_MAKE and (text := advice(name, "options", _OWN)):
+            raise TypeError(f"envpool.make: {text}")
+        if name in _OF_MAKE or given.get("backend") != "ray" or takes(spec, name):
             raise TypeError(f"envpool.make: pass {name} to make itself, not in options")
     given = check_options(given, "envpool.make", given, fixed)
     given |= {name: each.value for name, each in fixed.items()}
-    check_env_kwargs("envpool.make", "options", spec, env_kwargs, _OWN)
+    check_env_kwargs("envpool.make", "options", spec, env_kwargs, _OWN, _DECIDED)
     pool = make_pool(task_id, num_envs, env_kwargs=env_kwargs, **given)
     with closed_on_error(pool):
         config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}

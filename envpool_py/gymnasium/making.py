@@ -16,13 +16,15 @@ from envpool_py import env_by_name
 from envpool_py.env_by_name import Env
 from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv, VectorOptions
-from envpool_py.pool.keywords import WHOLE, PoolOptions, check_env_kwargs
+from envpool_py.pool.keywords import OF_PROCESSES, WHOLE, Fixed, PoolOptions, check_env_kwargs
 from envpool_py.pool.make import make
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
 _OWN = {"num_envs": "num_envs", "backend": "vectorization_mode", "wrappers": "wrappers"}
 _OWN |= {"env_kwargs": "the keywords of make_vec, which are the env's"}
 _ONE = ("num_envs", 1)
+_NO_PROCESSES = Fixed(None, "vectorization_mode='sync' has no worker processes; pass 'async'")
+_SYNC = dict.fromkeys(OF_PROCESSES | {"max_concurrency"}, _NO_PROCESSES)
 _BACKENDS: dict[Any, Any] = {None: "auto", "sync": "dummy", "async": "shmem"}
 
 
@@ -55,7 +57,6 @@ def make_vec(
     if not (isinstance(found, (str, EnvSpec)) or callable(found)):
         raise gym.error.Error(f"Invalid id type: {type(found)}. Expected `str` or `EnvSpec`")
     found = env_by_name.find(found)
-    check_env_kwargs("make_vec", "vector_kwargs", found, kwargs, _OWN, WHOLE)
     spec, own = None, dict(kwargs)
     if isinstance(found, EnvSpec):
         own = {**copy.deepcopy(found.kwargs), **kwargs}
@@ -71,6 +72,8 @@ def make_vec(
     mode = stated["vectorization_mode"] = getattr(mode, "value", mode)  # of Gymnasium's enum
     if mode not in _BACKENDS:
         raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {list(_BACKENDS)}")
+    decided = {**WHOLE, **_SYNC} if mode == "sync" else WHOLE
+    check_env_kwargs("make_vec", "vector_kwargs", spec or found, kwargs, _OWN, decided)
     options = dict(stated["vector_kwargs"])
     of_face = {name: options.pop(name) for name in options.keys() & _OF_FACE}
     pool = make(
@@ -79,7 +82,7 @@ def make_vec(
         backend=_BACKENDS[mode],
         env_kwargs=own,
         wrappers=stated["wrappers"],
-        **VectorEnv.options(options),
+        **VectorEnv.options(options, decided),
     )
     with closed_on_error(pool):
         envs = VectorEnv(pool, **of_face)

@@ -36,6 +36,7 @@ from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.keywords import (
     WHOLE,
     CommonOptions,
+    Fixed,
     WorkerOptions,
     check_options,
     one_of,
@@ -150,11 +151,11 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         self._rows = map_tree(lambda _: np.zeros(self.num_envs, bool), (self._layout, *range(4)))
 
     @staticmethod
-    def options(options: Mapping[str, Any]) -> dict[str, Any]:
+    def options(options: Mapping[str, Any], fixed: Mapping[str, Fixed] = WHOLE) -> dict[str, Any]:
         """The options of a pool for ``VectorEnv``: ``options``, and defaults for others."""
         own = {"columns": True, "copy": False, "reset_first": False, "autoreset_mode": NEXT_STEP}
         known = {*inspect.signature(ShmemVectorEnv).parameters, "max_concurrency"}
-        own |= check_options(known - {"env_fns", *WHOLE}, "VectorEnv", options, WHOLE)
+        own |= check_options(known - {"env_fns", *WHOLE}, "VectorEnv", options, fixed)
         limit: Any = own.pop("max_concurrency", None)
         if limit is not None:
             text = "`max_concurrency` must be"

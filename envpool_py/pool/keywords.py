@@ -179,26 +179,23 @@ def check_options(
     if not unknown:
         return rest
     first, text = unknown[0], f"{name} does not take {', '.join(unknown)}"
-    like = difflib.get_close_matches(first, {*known, *FOREIGN}, 1, 0.75)
-    if like and like[0] in FOREIGN and first not in _HINTS:
-        text = f"{like[0]} is an argument of other libraries; here it is {FOREIGN[like[0]]}"
-        meant = FOREIGN[like[0]]
-        if meant in fixed:
-            value, reason = fixed[meant]
-            text += f", which must be {value!r}, because {reason}"
-        elif meant in _HINTS and meant not in known:
-            use = "it takes num_threads" if "num_threads" in known else _HINTS[meant]
-            text += f", which {name} does not take; {use}"
-    elif first == "num_processes" and "num_threads" in known:
-        text += "; it takes num_threads"
-    elif first in _HINTS:
-        text += f"; {_HINTS[first]}"
-    elif like:
-        text += f"; did you mean {like[0]}?"
-    elif "env_kwargs" in known:
-        text += f"; pass arguments of the env as env_kwargs={{{first!r}: ...}}"
-    else:
-        text += f"; pass arguments of the env in its env_fn: lambda: Env({first}=...)"
+    names = {*known, *fixed, *FOREIGN, *_HINTS}
+    found = "".join(difflib.get_close_matches(first, names, 1, 0.75))
+    meant, foreign = MEANT.get(found, found), found in FOREIGN.keys() - known
+    if foreign:
+        text = f"{found} is an argument of other libraries; here it is {FOREIGN[found]}"
+    if meant in fixed:
+        text += f"; {meant} must be {fixed[meant].value!r}, because {fixed[meant].reason}"
+    elif meant == "num_processes" and "num_threads" in known:
+        text += f"; {name} takes num_threads"
+    elif meant in _HINTS.keys() - known and (not foreign or meant == "num_processes"):
+        also = "" if meant == first else f"; {name} does not take {meant}"
+        text += f"{also}; {_HINTS[meant]}"
+    elif found in known:
+        text += f"; did you mean {found}?"
+    elif not foreign:
+        where = f"as env_kwargs={{{first!r}: ...}}", f"in its env_fn: lambda: Env({first}=...)"
+        text += f"; pass arguments of the env {where['env_kwargs' not in known]}"
     raise TypeError(text)
 
 
@@ -227,7 +224,7 @@ def advice(
     ``place``: where the function takes options; ``own``: its name of some of them; ``fixed``: as in
     ``check_options``.
     """
-    names = {*OWN, *FOREIGN, *MEANT.values(), *own.values()}
+    names = {*OWN, *FOREIGN, *MEANT, *MEANT.values(), *own.values()}
     like = difflib.get_close_matches(key, names, 1, 0.85)
     if not like:
         return None

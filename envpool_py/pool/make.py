@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -96,10 +97,9 @@ def make(
     count: Any = arguments.check_num_processes(num_processes)
     if count != "auto":
         given["num_processes"] = count
-    if backend != "ray":  # it has options of its own
-        check_options(make, "make", given)
     name = "make" if backend == "auto" else f"make(backend={backend!r})"
-    check_options(cls, name, given)
+    taken = inspect.signature(cls).parameters.keys() - {"env_fns", "share_memory"}
+    check_options(taken | {"num_envs", "backend", "env_kwargs", "wrappers"}, name, given)
     context, other = given.pop("context", None), given.pop("start_method", None)
     context = one_of("context", context, "start_method", other)
     env_fn = env_fn_of(env, dict(env_kwargs or {}), wrappers)

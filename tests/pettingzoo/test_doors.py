@@ -39,6 +39,8 @@ def test_each_option_works_or_is_refused(door, tmp_path):
 
 @pytest.mark.parametrize("door", ["ParallelVectorEnv", "SB3MultiAgentVecEnv"])
 def test_processes(door):
+    for better in doors.check_mistakes(door, DOORS[door].make):
+        DOORS[door].make(**better).close()
     doors.check_both_names(DOORS[door])
     doors.check_revival(DOORS[door], context="fork")
 

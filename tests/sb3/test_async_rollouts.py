@@ -27,6 +27,7 @@ from tests.sb3.conftest import BACKENDS
 from tests.sb3.envs import WalkEnv
 from tests.sb3.reference import assert_same, theirs_like
 from tests.sb3.test_algorithms import ON_POLICY, SMALL, monitored, weights
+from tests.support import doors
 
 
 class AsyncPPO(AsyncRollouts, PPO):
@@ -459,6 +460,9 @@ def test_what_is_refused(tmp_path):
         AsyncPPO("MlpPolicy", own.VecVideoRecorder(venv, str(tmp_path), lambda _: False))
     with pytest.raises(ValueError, match="wait_num"):
         AsyncPPO("MlpPolicy", venv, wait_num=3)
+    assert not [
+        *doors.check_mistakes("AsyncRollouts", functools.partial(AsyncPPO, "MlpPolicy", venv))
+    ]
     with pytest.raises(ValueError, match="does not support action masking"):
         AsyncMaskablePPO("MlpPolicy", venv, **ON_POLICY).learn(64)
 

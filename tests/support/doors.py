@@ -148,6 +148,79 @@ def check_spellings(door):
         door.make(autoreset_mode="now")
 
 
+ROWS = "wait_num.* must be None, because it waits for all envs"
+OF_RUN = "wait_num must be None, because it is that of the run"
+RESET = r"an argument of reset\(seed="
+COPIES = "num_envs in envpool_py.make|makes copies"
+ENV_FN = r"in its env_fn: lambda: Env\("
+ENV_FNS = "pass env_fns that"
+ENV_KWARGS = r"pass arguments of the env as env_kwargs=\{"
+PROCESSES = (
+    "num_processes; .* does not take num_processes; ShmemVectorEnv and SubprocVectorEnv take"
+)
+UNKNOWN = "unexpected keyword argument"
+WITH_MISTAKES = ["DummyVectorEnv", "ThreadVectorEnv", "make", "VectorEnv", "SubprocVecEnv"]
+WITH_MISTAKES += ["make_vec", "envpool.make", "make_vec_env", "replay", "ParallelVectorEnv"]
+WITH_MISTAKES += ["SB3MultiAgentVecEnv", "AsyncRollouts"]
+_NUM_PROCESSES = "here it is num_processes$"
+#: Each mistake, and by function and class: what it says, or None: it takes the argument.
+MISTAKES = {
+    "on_eror": ["did you mean on_error"] * 5
+    + ["no option; on_error is; pass"] * 3
+    + ["did you mean on_error"] * 3
+    + [UNKNOWN],
+    "n_envs": [COPIES] * 5 + ["here it is num_envs"] * 2 + [None] + [COPIES] * 3 + [UNKNOWN],
+    "num_env": [COPIES, COPIES, "did you mean num_envs", COPIES, COPIES]
+    + ["here it is num_envs"] * 2
+    + ["here it is n_envs", COPIES, COPIES, COPIES, UNKNOWN],
+    "batch_size": ["here it is wait_num"] * 3
+    + [ROWS, ROWS, ROWS, None, ROWS, OF_RUN, "here it is wait_num", ROWS, None],
+    "bach_size": ["here it is wait_num"] * 3
+    + [ROWS] * 3
+    + ["here it is batch_size", ROWS, OF_RUN, "here it is wait_num", ROWS, UNKNOWN],
+    "num_workers": [PROCESSES, "takes num_threads"]
+    + [_NUM_PROCESSES] * 3
+    + ["num_processes", "here it is num_threads", "num_processes", PROCESSES]
+    + [_NUM_PROCESSES] * 2
+    + [UNKNOWN],
+    "backend": ["the class decides"] * 2
+    + [None, "the class", "the class"]
+    + ["vectorization_mode", r"pass options=\{", "here it is vec_env_cls"]
+    + ["backend must be one of"] * 3
+    + [UNKNOWN],
+    "wait_num": [None] * 3
+    + [ROWS] * 3
+    + ["here it is batch_size", ROWS, OF_RUN, "in .1, 2.", ROWS, "in .1, 2."],
+    "render_mode": [ENV_FN, ENV_FN, ENV_KWARGS, ENV_FN, ENV_FN, None, None, "pass env_kwargs="]
+    + [ENV_FN] * 3
+    + [UNKNOWN],
+    "seed": [RESET] * 6 + [None] * 2 + [RESET] * 3 + [None],
+    "env_kwargs": [ENV_FNS, ENV_FNS, None, ENV_FNS, ENV_FNS]
+    + ["keywords of make_vec", "keywords of make", None]
+    + [ENV_FNS] * 3
+    + [UNKNOWN],
+}
+MISTAKES["max_episode_steps"] = MISTAKES["render_mode"]
+#: What a message says to write: a name, or a place and a name in it.
+ADVICE = re.compile(r"(?:did you mean |here it is |(\w+)=\{')(\w+)(?=\?|': \.\.\.\}|$)")
+FOLLOWED = {name: value for name, (value, _) in OPTIONS.items()}
+FOLLOWED |= {"num_envs": 2, "n_envs": 2, "batch_size": 1, "num_threads": 1, "backend": "dummy"}
+FOLLOWED |= {"vectorization_mode": "sync", "vec_env_cls": None, "render_mode": None}
+FOLLOWED |= {"max_episode_steps": 9}
+
+
+def check_mistakes(door, make):
+    """Each mistake is an error that says what to write; yield that: names and values."""
+    for mistake, texts in MISTAKES.items():
+        text = dict(zip(WITH_MISTAKES, texts, strict=True))[door]
+        if text is not None:
+            with pytest.raises((TypeError, ValueError), match=text) as raised:
+                make(**{mistake: 3})
+            for place, name in ADVICE.findall(str(raised.value)):
+                better = {name: FOLLOWED[name]}
+                yield {place: better} if place else better
+
+
 def check_both_names(door):
     with pytest.raises(TypeError, match="are the same option"):
         door.make(context="fork", start_method="fork")

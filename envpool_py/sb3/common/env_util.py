@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from typing_extensions import Never
 
 from envpool_py import env_by_name, extras
-from envpool_py.pool.keywords import WHOLE, advice
+from envpool_py.pool.keywords import OF_PROCESSES, WHOLE, Fixed, advice
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnv
@@ -21,6 +21,8 @@ from envpool_py.sb3.inside import class_names, find_wrapper
 
 #: Stable-Baselines3's names of our options.
 _OWN = {"num_envs": "n_envs", "backend": "vec_env_cls", "wrappers": "wrapper_class"}
+_DUMMY = Fixed(None, "DummyVecEnv has no worker processes; pass vec_env_cls=SubprocVecEnv")
+_IN_PROCESS = {**WHOLE, **dict.fromkeys(OF_PROCESSES, _DUMMY)}
 
 
 def unwrap_wrapper(env: Any, wrapper_class: type[Any]) -> Any:
@@ -60,9 +62,10 @@ def make_vec_env(
     ValueError if ``n_envs`` is below 1, EnvError if an env could not be made, TypeError for any
     other argument.
     """
+    decided = _IN_PROCESS if vec_env_cls in (None, DummyVecEnv) else WHOLE
     for key in unknown:
         text = f"{key} is no argument; if it is one of the env: pass env_kwargs={{{key!r}: ...}}"
-        raise TypeError(f"make_vec_env: {advice(key, 'vec_env_kwargs', _OWN, WHOLE) or text}")
+        raise TypeError(f"make_vec_env: {advice(key, 'vec_env_kwargs', _OWN, decided) or text}")
     found = env_by_name.find(env_id)
 
     def make(found: Any, number: int) -> Any:
