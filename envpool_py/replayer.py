@@ -74,7 +74,7 @@ def replay(
             batch, the requests that were in flight when the program ended. They may end or block
             the calling process, as in the run. By default they are not carried out.
         swaps: the ``env_fns`` that ``pool.restart`` has put in the places of envs, by env id.
-        **options: further arguments of the pool class: ``context``, ``num_processes``, ...
+        **options: ``on_error``, ``num_processes``, ``context`` and others of the pool class.
 
     Returns:
         An iterator of batches.

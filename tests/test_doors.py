@@ -271,6 +271,11 @@ WITH_MISTAKES = {
 }
 
 
+WITH_OPTIONS = [DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, ThreadVectorEnv, VectorEnv]
+WITH_OPTIONS += [DummyVecEnv, SubprocVecEnv, ShmemVecEnv, make_vec, make_vec_env, envpool.make]
+WITH_OPTIONS += [replay]
+
+
 @pytest.mark.parametrize("door", WITH_MISTAKES)
 def test_a_mistake_is_named_with_what_to_write(door):
     assert [*doors.check_mistakes(door, WITH_MISTAKES[door])]
@@ -298,6 +303,12 @@ def test_a_door_takes_what_it_says_to_write(door):
 def test_no_advice_is_refused(door, mistake, text):
     with pytest.raises(TypeError, match=text):
         DOORS[door].make(**{mistake: 2})
+
+
+@pytest.mark.parametrize("door", WITH_OPTIONS, ids=[door.__qualname__ for door in WITH_OPTIONS])
+def test_an_editor_shows_the_options(door):
+    source = ast.parse(inspect.getsource(door)).body[0]  # which an editor reads
+    assert "``on_error``, " in ast.get_docstring(source)
 
 
 def test_options_of_envpools_make_are_not_its_arguments():

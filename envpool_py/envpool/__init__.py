@@ -89,7 +89,7 @@ def make(
         thread_affinity_offset: from 0 on each worker process stays on one core.
         max_num_players: must be 1.
         gym_reset_return_info: must be True.
-        options: others of ``envpool_py.make``: ``backend``, ``wrappers``, ``on_error``, ...
+        options: others of ``envpool_py.make``: ``on_error``, ``backend``, ``wrappers``, ...
         **env_kwargs: for ``gymnasium.make``, for example ``max_episode_steps``, or the callable.
 
     Raises:

@@ -7,7 +7,7 @@ import importlib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,21 @@ from envpool_py.seeding import Seed, per_env
 #: (obs, reward, terminated, truncated, info)
 Flags = NDArray[np.bool_]
 Step = tuple[Any, NDArray[np.float32], Flags, Flags, dict[str, Any]]
+
+
+if TYPE_CHECKING:
+
+    class TimeStep(NamedTuple):
+        """``dm_env.TimeStep``, whose fields have no types."""
+
+        step_type: NDArray[np.int32]
+        reward: NDArray[np.float32]
+        discount: NDArray[np.float32]
+        observation: Any
+
+        def first(self) -> Flags: ...  # noqa: D102 - dm_env's
+        def mid(self) -> Flags: ...  # noqa: D102
+        def last(self) -> Flags: ...  # noqa: D102
 
 
 class EnvPool(PoolAdapter):
@@ -78,18 +93,18 @@ class EnvPool(PoolAdapter):
         """
         self.pool.send(*self._actions(action, one_of(env_id, id)))
 
-    def recv(self, reset: bool = False, return_info: bool = True) -> Any:  # noqa: ARG002
+    def recv(self, reset: bool = False, return_info: bool = True) -> TimeStep:  # noqa: ARG002
         """Wait for the next batch; with ``reset`` in the form that ``reset`` returns."""
         return self._convert(self.pool.recv(), self.pool.batch_ids, reset=reset)
 
-    def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> Any:
+    def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> TimeStep:
         """``send``, then ``recv``."""
         batch = self.pool.step(*self._actions(action, one_of(env_id, id)))
         return self._convert(batch, self.pool.batch_ids)
 
     def reset(
         self, env_id: Ids = None, *, id: Ids = None, seed: Seed = None, options: Any = None
-    ) -> Any:
+    ) -> TimeStep:
         """Reset envs; their requests in flight are cancelled.
 
         Args:
@@ -144,7 +159,7 @@ class EnvPool(PoolAdapter):
             raise TypeError("action: expected one per env, got None; recv() returns rows")
         return action, env_id
 
-    def _convert(self, batch: Sequence[Any], ids: IdArray, *, reset: bool = False) -> Any:
+    def _convert(self, batch: Sequence[Any], ids: IdArray, *, reset: bool = False) -> TimeStep:
         """A batch of the pool in EnvPool's form."""
         env_id, infos = ids.astype(np.int32), batch[4]
         elapsed = self._elapsed[ids] + np.int32(1)
@@ -152,7 +167,8 @@ class EnvPool(PoolAdapter):
         elapsed[[k for k, one in enumerate(infos) if "is_reset" in one]] = 0
         info |= combine_rows(range(len(infos)), infos, len(infos))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
-        return self._result(tuple(batch[:4]), info, reset=reset)
+        result: TimeStep = self._result(tuple(batch[:4]), info, reset=reset)
+        return result
 
 
 def _spec(name: str, space: gym.Space[Any]) -> Any:
@@ -170,9 +186,9 @@ class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[
     """
 
     if TYPE_CHECKING:
-        recv: Callable[..., Step]
+        recv: Callable[..., Step]  # type: ignore[assignment]
         step: Callable[..., Step]  # type: ignore[assignment]
-        reset: Callable[..., tuple[Any, dict[str, Any]]]
+        reset: Callable[..., tuple[Any, dict[str, Any]]]  # type: ignore[assignment]
     is_vector_env = True
     _mode = gym.vector.AutoresetMode.NEXT_STEP
     metadata: Any = {"render_modes": ["rgb_array"], "autoreset_mode": _mode}  # noqa: RUF012

@@ -46,7 +46,8 @@ def make_vec(
         num_envs: the number of envs.
         vectorization_mode: ``"sync"``: in this process; ``"async"``: in worker processes; None:
             measured, as by ``envpool_py.make``.
-        vector_kwargs: arguments of ``VectorEnv`` and of the pool.
+        vector_kwargs: arguments of ``VectorEnv`` and of the pool: ``on_error``, ``step_timeout``,
+            ``num_processes``, ``copy``, ...
         wrappers: applied to each env, the first innermost.
         **kwargs: passed to ``gymnasium.make``, or to the callable.
 

@@ -91,6 +91,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         max_concurrency: Gymnasium's name for ``num_processes``; pass one of them.
         num_processes: as in ``ShmemVectorEnv``.
         start_method: the same as ``context``.
+        options: ``on_error``, ``step_timeout``, ``record``, ...: see ``PoolOptions``.
 
     Raises:
         RuntimeError: the envs have different spaces. EnvError: an env_fn raised.

@@ -71,6 +71,7 @@ class SB3MultiAgentVecEnv(OverPool):
         num_processes: over how many processes the envs are spread; None is one for each env.
         context: how worker processes are started, as in ``ShmemVectorEnv``.
         start_method: the same as ``context``.
+        options: ``on_error``, ``step_timeout``, ``record``, ...: see ``PoolOptions``.
 
     Attributes:
         pool: steps the envs; a ``ParallelVectorEnv``, but for the form of rewards and flags.

@@ -84,6 +84,7 @@ class ParallelVectorEnv(PoolAdapter):
         copy: False: observations, masks and states are valid only until the next call.
         context: how worker processes are started, as in ``ShmemVectorEnv``.
         start_method: the same as ``context``.
+        options: ``on_error``, ``step_timeout``, ``record``, ...: see ``PoolOptions``.
 
     Attributes:
         pool: the pool that steps the envs, one row per env.

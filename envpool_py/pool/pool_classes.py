@@ -28,7 +28,7 @@ class DummyVectorEnv(BaseVectorEnv):
     """A pool that steps all envs in this process; for cheap envs and for debugging.
 
     Envs are stepped one after another, the oldest request first, so partial batches are fair.
-    ``timeout`` does not interrupt a step that has begun.
+    ``timeout`` does not interrupt a step that has begun. Options: ``on_error``, ``record``, ...
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class DummyVectorEnv(BaseVectorEnv):
 
 @spell_out(ProcessPoolOptions)
 class ShmemVectorEnv(BaseVectorEnv):
-    """A pool of worker processes; observations, rewards, flags and actions are in shared memory.
+    """A pool of worker processes. Options: ``on_error``, ``step_timeout``, ``record``, ...
 
-    Infos with more than numbers and small arrays are pickled, and values without a fixed shape.
+    Rows, actions and infos of numbers and small arrays are in shared memory; the rest is pickled.
 
     Args:
         env_fns: one callable per env; pickled by cloudpickle, but only under spawn and forkserver.
@@ -83,7 +83,7 @@ class ShmemVectorEnv(BaseVectorEnv):
 
 @spell_out(ProcessPoolOptions)
 class SubprocVectorEnv(ShmemVectorEnv):
-    """A pool of worker processes: ``ShmemVectorEnv`` under the name that Tianshou uses.
+    """``ShmemVectorEnv`` with Tianshou's name. Options: ``on_error``, ``step_timeout``, ...
 
     Args:
         share_memory: ignored; rows and actions always go through shared memory.
@@ -116,7 +116,7 @@ class ThreadVectorEnv(BaseVectorEnv):
     thread: ``env_fn`` is called there. Envs that compute wait for each other, unless Python runs
     without the GIL. A thread cannot be killed: an env that takes longer than ``step_timeout`` is
     reported with its stack, its thread is abandoned, and it is recreated in a new one. An env that
-    ends its process ends the program.
+    ends its process ends the program. Options: ``on_error``, ``record``, ...
 
     Args:
         num_threads: the number of threads, each with an equal share of the envs. None: one per env.

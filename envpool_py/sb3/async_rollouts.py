@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.utils import obs_as_tensor
+from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.env.spaces import map_tree, take
 from envpool_py.errors import EnvError
@@ -29,6 +31,45 @@ _KNOWN_LOOPS = {
     "stable_baselines3.common.on_policy_algorithm.OnPolicyAlgorithm",
     "sb3_contrib.ppo_mask.ppo_mask.MaskablePPO",
 }
+
+
+class _OfAlgorithms(TypedDict, total=False):
+    """The keywords of ``PPO``, ``A2C``, ``TRPO`` and ``MaskablePPO``."""
+
+    policy: str | type[Any]
+    env: Any
+    learning_rate: float | Callable[[float], float]
+    n_steps: int
+    batch_size: int | None
+    n_epochs: int
+    gamma: float
+    gae_lambda: float
+    clip_range: float | Callable[[float], float]
+    clip_range_vf: float | Callable[[float], float] | None
+    normalize_advantage: bool
+    ent_coef: float
+    vf_coef: float
+    max_grad_norm: float
+    rms_prop_eps: float
+    use_rms_prop: bool
+    use_sde: bool
+    sde_sample_freq: int
+    rollout_buffer_class: type[Any] | None
+    rollout_buffer_kwargs: dict[str, Any] | None
+    target_kl: float | None
+    cg_max_steps: int
+    cg_damping: float
+    line_search_shrinking_factor: float
+    line_search_max_iter: int
+    n_critic_updates: int
+    sub_sampling_factor: int
+    stats_window_size: int
+    tensorboard_log: str | None
+    policy_kwargs: dict[str, Any] | None
+    verbose: int
+    seed: int | None
+    device: torch.device | str
+    _init_setup_model: bool
 
 
 class AsyncRollouts:
@@ -55,7 +96,8 @@ class AsyncRollouts:
             ready, the next one if it comes within the ``k``-th part of the time of a policy call;
             or all envs, if rollouts so take less time, which is measured. With ``num_envs`` the
             weights are those of the algorithm without this class, bit for bit.
-        **kwargs: as for the algorithm.
+        **kwargs: as for the algorithm; a class with keywords of its own needs an ``__init__`` that
+            names them, for type checkers.
 
     Raises:
         TypeError: the class has no on-policy algorithm after it, or one that defines its own
@@ -87,12 +129,14 @@ class AsyncRollouts:
                 f" subclasses that inherit theirs; use {owner.__name__} without AsyncRollouts"
             )
 
-    def __init__(self, *args: Any, wait_num: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, wait_num: int | None = None, **kwargs: Unpack[_OfAlgorithms]
+    ) -> None:
         self._check_loop()
         self.wait_num = wait_num
         self._rollouts = 0
         self._seconds = [0.0, 0.0]  # of rollouts that wait for no env, and for all
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **kwargs)  # type: ignore[misc]
         model: Any = self
         if model.env is not None:
             self._check(model.env)

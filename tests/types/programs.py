@@ -204,6 +204,39 @@ with make("CartPole-v1", 2, record="a.record", start_method="fork") as pool:
 repeated = replay("a.record", [object] * 2, until=10, backend="subproc", num_processes=2)
 """,
 }
+#: What resets and steps return; the type of an observation alone may be unknown.
+REVEALED = """
+import numpy as np
+import envpool_py.envpool as envpool
+from envpool_py import NormalizeReward, ParallelVectorEnv, PettingZooEnv, SB3MultiAgentVecEnv
+from envpool_py import EnvError, make, replay
+from envpool_py.gymnasium import VectorEnv, make_vec
+from envpool_py.sb3 import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize, make_vec_env
+
+for pool in (make("CartPole-v1", 2), NormalizeReward(make("CartPole-v1", 2))):
+    reveal_type(pool.reset())
+    reveal_type(pool.step([0]))
+    reveal_type(pool.recv())
+for envs in (VectorEnv([object]), make_vec("CartPole-v1", 2)):
+    reveal_type(envs.reset())
+    reveal_type(envs.step(0))
+for venv in (DummyVecEnv([object]), SubprocVecEnv([object]), make_vec_env("CartPole-v1")):
+    reveal_type(venv.reset())
+    reveal_type(venv.step(np.zeros(2)))
+    reveal_type(VecNormalize(venv).step(np.zeros(2)))
+    reveal_type(VecMonitor(venv).step_wait())
+reveal_type(envpool.make("CartPole-v1").reset())
+reveal_type(envpool.make("CartPole-v1").step(0))
+reveal_type(envpool.make_dm("CartPole-v1").reset().step_type)
+reveal_type(envpool.make_dm("CartPole-v1").step(0).reward)
+agents = ParallelVectorEnv([object])
+reveal_type(agents.reset())
+reveal_type(agents.step({}))
+reveal_type(SB3MultiAgentVecEnv([object]).step(np.zeros(2)))
+reveal_type(PettingZooEnv(object()).reset())
+reveal_type(PettingZooEnv(object()).step(0))
+reveal_type(next(replay("a.record", [object])))
+"""
 MISSPELT = {
     "a task of another type": ASYNC_ENV
     + """
@@ -262,9 +295,13 @@ evaluate(make("CartPole-v1"), lambda obs, env_ids: [0], 3, on_failure="recrod") 
 from envpool_py import ParallelVectorEnv, SB3MultiAgentVecEnv, ThreadVectorEnv, VectorEnvNormObs
 from envpool_py import PettingZooEnv, PoolOptions, SubprocVectorEnv, make, replay
 from envpool_py.gymnasium import VectorEnv, make_vec
-from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
+from envpool_py.sb3 import AsyncRollouts, DummyVecEnv, ShmemVecEnv, SubprocVecEnv
+from stable_baselines3 import PPO
 import envpool_py.envpool as envpool
+class AsyncPPO(AsyncRollouts, PPO): ...
 fns = [object]
+AsyncPPO("MlpPolicy", DummyVecEnv([object]), n_step=8)  # wrong
+AsyncPPO("MlpPolicy", DummyVecEnv([object]), wait_nun=8)  # wrong
 DummyVecEnv(fns, on_eror="restart")  # wrong
 SubprocVecEnv(fns, on_error="restrat")  # wrong
 ShmemVecEnv(fns, num_process=2)  # wrong

@@ -9,7 +9,7 @@ import pytest
 
 import envpool_py
 from tests.support.helpers import ROOT
-from tests.types.programs import MISSPELT, RIGHT
+from tests.types.programs import MISSPELT, REVEALED, RIGHT
 
 CHECKERS = {
     # --strict, but for what a script need not have
@@ -34,10 +34,19 @@ follow_imports = silent
 """
 
 
+def parts_of(text):
+    """The types in a tuple, without their own parameters."""
+    text = re.sub(r"\w+\.", "", text)
+    inner = text.removeprefix("tuple[").removesuffix("]")
+    while (flat := re.sub(r"\[[^\[\]]*\]", "", inner)) != inner:
+        inner = flat
+    return inner.split(", ")
+
+
 @pytest.mark.parametrize("checker", CHECKERS)
 @pytest.mark.slow
 def test_right_programs_pass_and_each_misspelt_one_is_found(checker, tmp_path):
-    programs = {**RIGHT, **MISSPELT}
+    programs = {**RIGHT, **MISSPELT, "revealed": REVEALED}
     expected = {}
     for number, text in enumerate(programs.values()):
         path = tmp_path / f"program_{number}.py"
@@ -62,6 +71,11 @@ def test_right_programs_pass_and_each_misspelt_one_is_found(checker, tmp_path):
         if not any(one in message for one in OF_OTHERS):
             found[name].append(int(line))
     assert {name: sorted(set(lines)) for name, lines in found.items()} == expected, done.stdout
+    pattern = r'(?:note: Revealed type is|information: Type of ".*" is) "(.*)"'
+    revealed = re.findall(pattern, done.stdout)
+    assert len(revealed) == REVEALED.count("reveal_type")
+    for text in revealed:
+        assert "Any" not in parts_of(text)[1:], text
 
 
 def test_type_checkers_see_the_names_of_the_package():

@@ -57,7 +57,7 @@ def make_vec_env(
     action space takes the seed ``seed + start_index + i``, and its file in ``monitor_dir`` is
     ``{start_index + i}.monitor.csv``. ``wrapper_class``, a class or a function, wraps the monitored
     env. ``vec_env_cls`` is ``DummyVecEnv`` unless given. Each ``*_kwargs`` are arguments of the
-    env, VecEnv, monitor or wrapper.
+    env, VecEnv (``on_error``, ``step_timeout``, ...), monitor or wrapper.
 
     ValueError if ``n_envs`` is below 1, EnvError if an env could not be made, TypeError for any
     other argument.

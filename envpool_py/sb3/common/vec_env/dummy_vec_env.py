@@ -24,6 +24,7 @@ class DummyVecEnv(PoolVecEnv):
 
     Args:
         env_fns: one callable for each env.
+        options: ``on_error``, ``episode_seeds``, ``record``, ...: see ``PoolOptions``.
 
     Attributes:
         keys: of a Dict observation space its keys, of a Tuple its indices, of another ``[None]``.

@@ -31,6 +31,7 @@ class SubprocVecEnv(PoolVecEnv):
         num_processes: the number of worker processes; None is one for each env; ``"auto"``: as
             in ``ShmemVectorEnv``.
         context: the same as ``start_method``.
+        options: ``on_error``, ``step_timeout``, ``record``, ...: see ``PoolOptions``.
 
     Raises:
         ValueError: ``env_fns`` is empty, the start method wrong, or spaces or render modes differ.
@@ -70,4 +71,4 @@ class SubprocVecEnv(PoolVecEnv):
 
 
 class ShmemVecEnv(SubprocVecEnv):
-    """``SubprocVecEnv`` under another name; the arguments are the same."""
+    """``SubprocVecEnv`` under another name, with its options ``on_error``, ``step_timeout``, ..."""
