@@ -99,12 +99,12 @@ class Session:
         self._entered = True
         self.env_id = await self._take()
         try:
-            self._sessions.send(self.env_id, "reset", self._timeout, self._reset)
-            row = await self._sessions.result(self.env_id)
+            self._sessions._send(self.env_id, "reset", self._timeout, self._reset)
+            row = await self._sessions._result(self.env_id)
         except BaseException as error:
-            self._sessions.put_back(self.env_id, has_failed=isinstance(error, EnvError))
+            self._sessions._put_back(self.env_id, has_failed=isinstance(error, EnvError))
             raise
-        self._sessions.failures[self.env_id] = 0
+        self._sessions._failures[self.env_id] = 0
         self.obs, self.info, self._refusal, self._holds = row[0], row[4], "", True
         return self
 
@@ -115,11 +115,11 @@ class Session:
         """Let the next session have the env; further calls do nothing."""
         if self._holds:
             self._holds, self._refusal = False, "it was closed, or its `async with` block has ended"
-            self._sessions.put_back(self.env_id)
+            self._sessions._put_back(self.env_id)
 
     def __del__(self) -> None:
         # Maybe in another thread: it cannot be closed.
-        if self._holds and self._sessions._error is None:  # noqa: SLF001 - of this module
+        if self._holds and self._sessions._error is None:
             text = f"session: env {self.env_id} stays taken; call close(), or use `async with`"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
@@ -136,9 +136,9 @@ class Session:
         """
         if self._refusal:
             raise ResetNeeded(f"session: {self._refusal}; open another session")
-        self._sessions.send(self.env_id, "step", timeout, action)
+        self._sessions._send(self.env_id, "step", timeout, action)
         self._refusal = "its last step has not ended, has raised, or was cancelled"
-        row = await self._sessions.result(self.env_id)
+        row = await self._sessions._result(self.env_id)
         self.obs, reward, terminated, truncated, self.info = row
         self.episode_return = self.episode_return + reward
         self.done = terminated or truncated
@@ -160,7 +160,7 @@ class Sessions:
         # The same of envs that cannot be reset yet: a request was cancelled, or they are recreated.
         self._settling: dict[int, float] = {}
         # How many resets of each env have failed since one was completed.
-        self.failures = [0] * calls.num_envs
+        self._failures = [0] * calls.num_envs
         # Those who wait for an env: for one of these, or any.
         self._waiters: dict[asyncio.Future[int], list[int] | None] = {}
         self._pending: dict[int, asyncio.Future[Row]] = {}
@@ -216,7 +216,9 @@ class Sessions:
         ids = None if env_ids is None else resolve(env_ids, self._calls.num_envs).tolist()
         if ids == []:
             raise ValueError("env_ids is empty; a session takes one of them")
-        return Session(self, partial(self.take, ids, wait), timeout, seed=seed, options=options)
+        return Session(
+            self, partial(self._take_env, ids, wait), timeout, seed=seed, options=options
+        )
 
     async def stream(
         self, conversation: Conversation[T, V], tasks: Tasks[T]
@@ -311,7 +313,7 @@ class Sessions:
 
     # ------------------------------------------------------------------------------ for a session
 
-    async def take(self, ids: list[int] | None, wait: float | None) -> int:
+    async def _take_env(self, ids: list[int] | None, wait: float | None) -> int:
         """Wait for a free env, one of ``ids`` if given."""
         self._check(None)
         waiter: asyncio.Future[int] = self._loop.create_future()
@@ -321,18 +323,18 @@ class Sessions:
             if wait is not None:
                 await asyncio.wait([waiter], timeout=wait)
                 if not waiter.done():
-                    count = len(ids or self.failures)
+                    count = len(ids or self._failures)
                     text = f"none of {count} envs was free within wait={wait} seconds"
                     raise TimeoutError(text)
             return await waiter
         except asyncio.CancelledError:  # maybe in the turn in which it got an env
             if waiter.done() and not waiter.cancelled() and not waiter.exception():
-                self.put_back(waiter.result())
+                self._put_back(waiter.result())
             raise
         finally:
             self._waiters.pop(waiter, None)
 
-    def put_back(self, i: int, *, has_failed: bool = False) -> None:
+    def _put_back(self, i: int, *, has_failed: bool = False) -> None:
         """Let another session have env ``i`` as soon as it can be reset, and has rested."""
         if (pending := self._pending.get(i)) is not None:
             pending.cancel()
@@ -349,12 +351,12 @@ class Sessions:
 
     def _fail(self, i: int) -> float:
         """Count a reset of env ``i`` that has failed; return until when the env rests."""
-        self.failures[i] += 1
-        due = self._loop.time() + self._calls.backoff(self.failures[i])
+        self._failures[i] += 1
+        due = self._loop.time() + self._calls.backoff(self._failures[i])
         self._loop.call_at(due, self._distribute)
         return due
 
-    def send(self, i: int, kind: str, timeout: float | None, given: Any) -> None:
+    def _send(self, i: int, kind: str, timeout: float | None, given: Any) -> None:
         """Send env ``i`` a step or a reset, whose ``result`` is to be awaited."""
         self._check(timeout)
         self._calls.check(i)
@@ -368,7 +370,7 @@ class Sessions:
         if self._calls.steps_here:
             self._poll_at(0.0)
 
-    async def result(self, i: int) -> Row:
+    async def _result(self, i: int) -> Row:
         """Wait for the row of env ``i``; cancel the request if this call is cancelled."""
         pending = self._pending[i]
         try:
@@ -516,6 +518,6 @@ class Sessions:
         free = self._free if ids is None else [i for i in ids if i in self._free]
         now = self._loop.time()
         found = next((i for i in free if self._free[i] <= now), None)
-        if found is None and len(free) == len(ids or self.failures):
+        if found is None and len(free) == len(ids or self._failures):
             found = min(free, key=self._free.__getitem__)
         return found

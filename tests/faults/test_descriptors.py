@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from envpool_py import ShmemVectorEnv, WorkerDiedError
-from envpool_py.worker import supervisor, watchdog
+from envpool_py.worker import messages, supervisor, watchdog
+from envpool_py.worker.host import RemoteHost
 from tests.faults.helpers import BROKEN, count_fns, kill, reset_pool
 from tests.support import envs
 from tests.support.helpers import descriptors, no_process_left
@@ -89,11 +90,20 @@ class Wide(envs.CountEnv):
 
 
 @pytest.mark.parametrize("num_processes", [4, 2])
-def test_equal_observation_spaces_are_unpickled_and_kept_once(num_processes):
+def test_equal_observation_spaces_are_sent_unpickled_and_kept_once(num_processes, monkeypatch):
+    sent, note = [], RemoteHost._note_made
+
+    def noting(self, i, data):
+        sent.append(len(data))
+        note(self, i, data)
+
+    monkeypatch.setattr(RemoteHost, "_note_made", noting)
     fns = [Wide, Wide, partial(Wide, 9), Wide]
     before = WideSpace.unpickled
     with ShmemVectorEnv(fns, context="fork", num_processes=num_processes) as pool:
         assert WideSpace.unpickled == before + 2
+        assert sum(size == messages.DIGEST for size in sent) == {4: 0, 2: 1}[num_processes]
+        assert len(sent) == 4
         first, second, other, last = pool.observation_space
         assert first is second is last
         assert (first.high.max(), other.high.max()) == (255, 9)
