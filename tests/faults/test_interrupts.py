@@ -20,6 +20,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 import envpool_py
 from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError, interrupts
 from envpool_py.worker import DummyEnvWorker
+from envpool_py.worker.supervisor import Supervisor
 from tests.faults import helpers
 from tests.faults.helpers import (
     BROKEN,
@@ -342,6 +343,25 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, tmp
             assert not made
             assert wait_until(lambda: len(descriptors()) == before)
     made[0].close()
+
+
+def test_what_a_pool_opens_is_closed_after_an_interrupt_between_any_two_instructions():
+    """Until a name has it, a descriptor is a number that nobody closes."""
+
+    def open_and_close():
+        supervisor = Supervisor([SHORT[0]], "fork", 1)
+        try:
+            supervisor._open()
+        finally:
+            supervisor.close()
+
+    files, kept = (
+        ("worker/supervisor.py", "worker/poller.py", "env/shared_memory.py"),
+        descriptors(),
+    )
+    of_close = "close", "_await_exits", "<listcomp>"
+    for _ in each_moment(open_and_close, files, opcodes=1, without=of_close):
+        assert descriptors() == kept
 
 
 @pytest.mark.slow
