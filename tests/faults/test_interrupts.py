@@ -296,6 +296,27 @@ def test_a_restart_may_be_interrupted_at_any_line():
             assert steps == [[1, 0, 1], [1, 1, 0]], "it has forgotten the options of the pool"
 
 
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork", "thread"])
+def test_a_restart_and_the_reset_that_goes_on_with_it_are_interrupted(place):
+    """The env's late reply to the first is not taken for that to the second, nor to the call."""
+
+    def interrupt_in(owner, name, call):
+        def interrupted(*_):
+            delattr(owner, name)
+            raise KeyboardInterrupt
+
+        setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+
+    with reset_pool(place, SHORT[:1]) as pool:
+        interrupt_in(pool.engine.recovery.recreation, "_tell", lambda: pool.restart([0]))
+        interrupt_in(pool.engine.flight, "take_reply", pool.reset)
+        assert pool.call("__getattribute__", "tag") == [0]
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
+        assert pool.restarts == [1]
+
+
 @pytest.mark.soak
 def test_the_end_of_a_process_may_be_interrupted_at_any_line():
     # The fixture of all tests sees what is left.
