@@ -19,7 +19,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 
 import envpool_py
 from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError, interrupts
-from envpool_py.worker import DummyEnvWorker
+from envpool_py.worker import DummyEnvWorker, ShmemEnvWorker
 from envpool_py.worker.supervisor import Supervisor
 from tests.faults import helpers
 from tests.faults.helpers import (
@@ -366,6 +366,7 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, tmp
     made[0].close()
 
 
+@pytest.mark.slow
 def test_what_a_pool_opens_is_closed_after_an_interrupt_between_any_two_instructions():
     """Until a name has it, a descriptor is a number that nobody closes."""
 
@@ -383,6 +384,21 @@ def test_what_a_pool_opens_is_closed_after_an_interrupt_between_any_two_instruct
     of_close = "close", "_await_exits", "<listcomp>"
     for _ in each_moment(open_and_close, files, opcodes=1, without=of_close):
         assert descriptors() == kept
+
+
+@pytest.mark.slow
+def test_a_worker_outside_a_pool_that_is_interrupted_while_it_starts_can_be_closed():
+    def start():
+        made.append(ShmemEnvWorker(SHORT[0], "fork"))
+        made[-1].process  # noqa: B018 - it starts
+
+    made, kept = [], descriptors()
+    for _ in each_moment(start, ("worker/builtin_env_workers.py", "errors.py"), opcodes=1):
+        while made:
+            made.pop().close()
+        assert not multiprocessing.active_children()
+        assert descriptors() == kept
+    made[0].close()
 
 
 @pytest.mark.slow

@@ -59,8 +59,9 @@ def test_a_pool_without_a_request_leaves_no_record(tmp_path):
     for _ in range(2):
         pool = DummyVectorEnv(RANDOM, record=tmp_path / "run")
         assert (tmp_path / "run").exists()
+        pool.loop = pool  # a cycle: only the collector can find it
+        del pool
         with pytest.warns(ResourceWarning, match="unclosed DummyVectorEnv"):
-            del pool
             gc.collect()
 
 
