@@ -192,13 +192,9 @@ def construct(seed, rounds, method):
         def make():
             return ShmemVectorEnv(env_fns, context=method, record=Path(folder, "record"))
 
-        def end(pool):
-            pool.close()
-            Path(folder, "record").unlink()
-
-        end(make())  # what it opens once stays
+        make().close()  # what it opens once stays
         before, begun, count = open_now(), time.monotonic(), 0
-        end(make())
+        make().close()
         longest = time.monotonic() - begun
         for number in range(10 * rounds):
             faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
@@ -218,7 +214,7 @@ def construct(seed, rounds, method):
                 assert pool is None
                 count += 1
             if pool is not None:
-                end(pool)
+                pool.close()
             if not wait_until(lambda: open_now() == before, 10):
                 raise WrongError(f"{when}: {before} {open_now()}")
             if count == rounds:
