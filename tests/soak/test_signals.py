@@ -151,6 +151,7 @@ def run(seed, rounds):
             except (WrongError, EnvError, ResetNeeded, AlreadyPendingCallError) as wrong:
                 raise WrongError(f"round {number} [{scene.stage}]: {log}") from wrong
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+        error = None  # that of the last call: its frames may hold arrays of the block
         scene.close()
         faulthandler.cancel_dump_traceback_later()
         if left := scene.check_left(scene.before):
