@@ -235,6 +235,8 @@ class Supervisor:
                 for host in self.hosts:
                     host.start(time.monotonic() + limit)
         except ordinary(OSError) as found:
+            if isinstance(found, EnvTimeoutError):  # an OSError, too
+                raise
             error: Any = found
             text = f"{error.strerror}: cannot start {host.name} {host.number} of {len(self.hosts)}"
             hint = "raise `ulimit -n`, or " if error.errno == errno.EMFILE else ""
