@@ -101,6 +101,9 @@ class ByHand:
         waiting = [i for i in ids.tolist() if i in failed and failed[i].request]
         alive = usable[self._states.state[usable] != DEAD]  # else a mate has restarted its process
         self._states.check_free(np.union1d(alive, waiting).astype(np.intp))
+        for i in usable.tolist():
+            if i in failed and failed[i].phase is Phase.CONFIGURES:  # an interrupted restart
+                self._flight.drop_result(i)  # else the reply would be that to the ping
         while hosts.supervisor is not None and len(usable):
             call = Call(self._flight, usable, [_PING] * len(usable), observed=False)
             try:

@@ -293,7 +293,7 @@ class Engine:
     def close(self) -> list[EnvError]:
         self.flight.stop()
         if self.flight.recorder is not None:
-            self.flight.recorder.discard()
+            self.flight.recorder.close()
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.
         for owner in (self, self.flight):

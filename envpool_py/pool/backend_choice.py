@@ -75,7 +75,8 @@ def probe(
     """
     in_thread = obstacle()
     make = ThreadEnvWorker if in_thread else partial(SubprocEnvWorker, context=context)
-    with contextlib.closing(make(env_fn if in_thread else partial(_make, env_fn))) as worker:
+    worker = make(env_fn if in_thread else partial(_make, env_fn))
+    try:  # not `with contextlib.closing`: an interrupt at its end would skip the close
         assert worker.process is not None  # noqa: S101 - starts it; raises the error of env_fn
         try:
             measured = Probe(*worker.request("apply", _measure, seconds))
@@ -89,6 +90,8 @@ def probe(
                 disturbed = True
             measured = measured._replace(disturbed=disturbed)
         return measured
+    finally:
+        worker.close()
 
 
 def choose_processes(measured: Probe, num_envs: int) -> int:

@@ -488,8 +488,6 @@ class BaseVectorEnv:
         del frame
         self.engine.flight.stop()
         call_guard.await_end(self, supervisor.GRACE)
-        if self.engine.flight.recorder is not None:
-            self.engine.flight.recorder.close()
         errors = self.engine.close()
         self._closing, self._is_freed = None, True  # else it was interrupted: the next call goes on
         for error in errors:

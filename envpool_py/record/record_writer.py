@@ -45,18 +45,18 @@ class RecordWriter:
         private = functools.partial(os.open, mode=0o600)
         self._file = open(path, "xb", buffering=0, opener=private)  # noqa: SIM115 - see close
         self._append(file_format.HEADER, json.dumps(facts).encode(), before=file_format.MAGIC)
+        self._begin = 0 if self._file.closed else self._file.tell()
 
     def close(self) -> None:
-        """Write that the run has ended here, close the file, and let go of the block."""
+        """Write that the run has ended here, close the file, and let go of the block.
+
+        Without a request, as if its pool could not be made, the file is removed.
+        """
+        if not self._file.closed and self._file.tell() == self._begin:
+            self._path.unlink(missing_ok=True)
         self._write(file_format.CLOSED, [], [])
         self._file.close()
         vars(self).pop("_block", None)
-
-    def discard(self) -> None:
-        """Remove a file that is not closed: its pool could not be made."""
-        if not self._file.closed:
-            self.close()
-            self._path.unlink()
 
     def _write(self, kind: bytes, ids: Sequence[int] | IdArray, data: Any) -> None:
         listed = [int(i) for i in ids]

@@ -9,7 +9,7 @@ from typing import Any
 
 from envpool_py.env.executor import Executor
 from envpool_py.env.request import GENERATION, Request
-from envpool_py.errors import EnvError, closed_on_error
+from envpool_py.errors import EnvError
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.supervisor import Supervisor
 
@@ -119,11 +119,14 @@ class RemoteEnvWorker(BuiltinEnvWorker):
 
     def _started(self) -> Supervisor:
         if self._supervisor is None:
-            supervisor = self.make_supervisor([self.env_fn], self.context, 1)
-            with closed_on_error(supervisor):
-                supervisor.start()
-                supervisor.await_started([], lambda: None)
-            self._supervisor = supervisor
+            try:  # in a `with`, an interrupt at its end would skip the close
+                self._supervisor = self.make_supervisor([self.env_fn], self.context, 1)
+                self._supervisor.start()
+                self._supervisor.await_started([], lambda: None)
+            except BaseException:
+                self.close()
+                self._supervisor = None
+                raise
         return self._supervisor
 
     @property

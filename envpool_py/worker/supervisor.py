@@ -169,10 +169,11 @@ class Supervisor:
 
     def _open(self) -> None:
         """Create the descriptors that the processes share; OSError if that fails."""
-        self.poller.open()
-        self._fds += os.pipe()
-        self._fds.append(shared_memory.create())
-        self._fds.append(shared_memory.create() if SHARES_STACKS else -1)
+        with interrupts.deferred():  # else a descriptor might have no owner
+            self.poller.open()
+            self._fds += os.pipe()
+            self._fds.append(shared_memory.create())
+            self._fds.append(shared_memory.create() if SHARES_STACKS else -1)
         theirs, ours, self._memory, stacks = self._fds
         file_descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
@@ -234,6 +235,8 @@ class Supervisor:
                 for host in self.hosts:
                     host.start(time.monotonic() + limit)
         except ordinary(OSError) as found:
+            if isinstance(found, EnvTimeoutError):  # an OSError, too
+                raise
             error: Any = found
             text = f"{error.strerror}: cannot start {host.name} {host.number} of {len(self.hosts)}"
             hint = "raise `ulimit -n`, or " if error.errno == errno.EMFILE else ""

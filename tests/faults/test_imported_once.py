@@ -52,8 +52,8 @@ gym.register("Counted-v0", entry_point="counted:Env", disable_env_checker=True)
 def pids():
     return [int(line) for line in Path("pids").read_text().split()]
 
-def pool():
-    return ShmemVectorEnv([lambda: gym.make("Counted-v0")] * 3, context=sys.argv[1])
+def pool(**options):
+    return ShmemVectorEnv([lambda: gym.make("Counted-v0")] * 3, context=sys.argv[1], **options)
 
 if __name__ == "__main__":
 """
@@ -118,7 +118,7 @@ def test_a_module_whose_import_ends_the_process(tmp_path):
 INTERRUPTED = """
 import threading
 
-class Interrupt(Exception):
+class Interrupt(EOFError, ConnectionError):  # as if the server had ended
     pass
 
 def interrupt(*_):
@@ -142,9 +142,28 @@ assert not [pid for pid in pids() if pid in children()]
 """
 
 
+LIMITED = """
+from envpool_py import EnvTimeoutError
+from envpool_py.worker import supervisor
+
+os.mkfifo("fifo")
+supervisor.SLOW_START, supervisor.MAKES_WITHIN = 0.1, 1.0
+try:
+    pool(step_timeout=0.1)
+except EnvTimeoutError as error:
+    text = "envs 0 to 2: the fork server has not imported the modules within 1 seconds"
+    assert text in str(error) and error.env_ids == (0, 1, 2), error
+else:
+    raise AssertionError("no error")
+commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children()]
+assert not [text for text in commands if "forkserver" in text]
+"""
+
+
 @pytest.mark.slow
-def test_an_import_that_hangs_can_be_interrupted(tmp_path):
-    run(tmp_path, "open('fifo').read()", INTERRUPTED)
+@pytest.mark.parametrize("program", [INTERRUPTED, LIMITED])
+def test_an_import_that_hangs_can_be_interrupted_and_has_a_limit(program, tmp_path):
+    run(tmp_path, "open('fifo').read()", program)
 
 
 WARNED = """

@@ -19,7 +19,8 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 
 import envpool_py
 from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError, interrupts
-from envpool_py.worker import DummyEnvWorker
+from envpool_py.worker import DummyEnvWorker, ShmemEnvWorker
+from envpool_py.worker.supervisor import Supervisor
 from tests.faults import helpers
 from tests.faults.helpers import (
     BROKEN,
@@ -295,6 +296,27 @@ def test_a_restart_may_be_interrupted_at_any_line():
             assert steps == [[1, 0, 1], [1, 1, 0]], "it has forgotten the options of the pool"
 
 
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork", "thread"])
+def test_a_restart_and_the_reset_that_goes_on_with_it_are_interrupted(place):
+    """The env's late reply to the first is not taken for that to the second, nor to the call."""
+
+    def interrupt_in(owner, name, call):
+        def interrupted(*_):
+            delattr(owner, name)
+            raise KeyboardInterrupt
+
+        setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+
+    with reset_pool(place, SHORT[:1]) as pool:
+        interrupt_in(pool.engine.recovery.recreation, "_tell", lambda: pool.restart([0]))
+        interrupt_in(pool.engine.flight, "take_reply", pool.reset)
+        assert pool.call("__getattribute__", "tag") == [0]
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
+        assert pool.restarts == [1]
+
+
 @pytest.mark.soak
 def test_the_end_of_a_process_may_be_interrupted_at_any_line():
     # The fixture of all tests sees what is left.
@@ -341,6 +363,41 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, tmp
         for _ in each_moment(make, own, visits=2):
             assert not made
             assert wait_until(lambda: len(descriptors()) == before)
+    made[0].close()
+
+
+@pytest.mark.slow
+def test_what_a_pool_opens_is_closed_after_an_interrupt_between_any_two_instructions():
+    """Until a name has it, a descriptor is a number that nobody closes."""
+
+    def open_and_close():
+        supervisor = Supervisor([SHORT[0]], "fork", 1)
+        try:
+            supervisor._open()
+        finally:
+            supervisor.close()
+
+    files, kept = (
+        ("worker/supervisor.py", "worker/poller.py", "env/shared_memory.py"),
+        descriptors(),
+    )
+    of_close = "close", "_await_exits", "<listcomp>"
+    for _ in each_moment(open_and_close, files, opcodes=1, without=of_close):
+        assert descriptors() == kept
+
+
+@pytest.mark.slow
+def test_a_worker_outside_a_pool_that_is_interrupted_while_it_starts_can_be_closed():
+    def start():
+        made.append(ShmemEnvWorker(SHORT[0], "fork"))
+        made[-1].process  # noqa: B018 - it starts
+
+    made, kept = [], descriptors()
+    for _ in each_moment(start, ("worker/builtin_env_workers.py", "errors.py"), opcodes=1):
+        while made:
+            made.pop().close()
+        assert not multiprocessing.active_children()
+        assert descriptors() == kept
     made[0].close()
 
 

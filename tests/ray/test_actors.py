@@ -17,11 +17,12 @@ import pytest
 import ray
 from gymnasium.error import ResetNeeded
 
-from envpool_py import EnvTimeoutError, RayEnvWorker, RayVectorEnv, WorkerDiedError
+from envpool_py import EnvError, EnvTimeoutError, RayEnvWorker, RayVectorEnv, WorkerDiedError
 from envpool_py.env import heartbeat
 from envpool_py.ray.actor_supervisor import ActorHost
 from envpool_py.seeding import of_episode
 from envpool_py.testing import EnvWorkerContract
+from tests.faults.helpers import signalling
 from tests.ray.cluster import actors
 from tests.ray.plugin import PLACE
 from tests.support import broken, envs
@@ -108,6 +109,37 @@ def test_an_env_fn_that_raises_is_named_and_no_actor_is_left(count, tmp_path):
     with pytest.raises(ValueError, match="env 1: env_fn raised ValueError: no env"):
         RayVectorEnv([make, fail], envs_per_actor=count, num_cpus=0.01)
     assert wait_until(lambda: not actors())
+
+
+@pytest.mark.filterwarnings("ignore:Ray has room for")
+@pytest.mark.parametrize(
+    ("env_fns", "options", "error", "text"),
+    [
+        ([envs.CountEnv], {}, KeyboardInterrupt, None),
+        ([broken.sleep_indefinitely], {"num_cpus": 0.01}, KeyboardInterrupt, None),
+        ([envs.CountEnv], {"step_timeout": 0.1}, EnvTimeoutError, "env 0: .* within 1 seconds"),
+        ([envs.raise_in_constructor] * 2, {"num_cpus": 0.3}, EnvError, "env 0: env_fn raised"),
+    ],
+)
+def test_a_pool_that_waits_in_a_full_cluster(env_fns, options, error, text, beside, monkeypatch):
+    """After Ctrl-C, the limit or an error no actor of it is left, and none starts later."""
+
+    def note(self, *, known):
+        await_event(self, known=known)
+        if error is KeyboardInterrupt and not known:
+            beside(signalling(signal.SIGINT))
+
+    await_event, whole = ActorHost._await_event, {"num_cpus": 3.5, "step_timeout": 60.0}
+    monkeypatch.setattr("envpool_py.worker.supervisor.MAKES_WITHIN", 1.0)
+    with RayVectorEnv([envs.CountEnv], **whole) as first:
+        monkeypatch.setattr(ActorHost, "_await_event", note)
+        with pytest.raises(error, match=text):
+            RayVectorEnv(env_fns, envs_per_actor=1, **{**whole, **options})
+        monkeypatch.undo()
+        assert first.reset()[0].tolist() == [[0, 0, 0]]
+        assert wait_until(lambda: len(actors()) == 1)
+    with RayVectorEnv([envs.CountEnv], **whole) as pool:
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
 
 
 def test_an_event_of_an_env_that_is_closed_before_the_pool_is_made(monkeypatch):

@@ -1,6 +1,7 @@
 """`record="FILE"`: all finished rows are in the file, whatever happens; reading it is safe."""
 
 import functools
+import gc
 import multiprocessing
 import os
 import pathlib
@@ -51,6 +52,17 @@ def test_a_file_that_is_there_or_appears_is_left_alone(tmp_path):
     with pytest.raises(EnvError):
         DummyVectorEnv([envs.raise_in_constructor], record=tmp_path / "other")
     assert {file.read_text() for file in tmp_path.iterdir()} == {"precious"}
+
+
+def test_a_pool_without_a_request_leaves_no_record(tmp_path):
+    """It may be one that an interrupt has prevented its constructor from returning."""
+    for _ in range(2):
+        pool = DummyVectorEnv(RANDOM, record=tmp_path / "run")
+        assert (tmp_path / "run").exists()
+        pool.loop = pool  # a cycle: only the collector can find it
+        del pool
+        with pytest.warns(ResourceWarning, match="unclosed DummyVectorEnv"):
+            gc.collect()
 
 
 def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path):

@@ -250,7 +250,8 @@ def test_the_error_says_what_differs(before, after, text, path):
 
 
 def test_wrong_arguments(path):
-    PLACES["dummy"](RANDOM, record=path).close()
+    with PLACES["dummy"](RANDOM, record=path) as pool:
+        pool.reset()
     for fns, text in [
         (RANDOM[:2], "got 2 env_fns, but the record .* is of 3 envs"),
         (FAULTY, r"observations: these .*\(3,\) and dtype int64"),

@@ -6,22 +6,28 @@ prints: its pool, options, calls and times are the same again.
 
 import collections
 import contextlib
+import ctypes
 import faulthandler
 import functools
+import gc
+import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import warnings
 from pathlib import Path
 
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
-from envpool_py import EnvError
+from envpool_py import EnvError, ShmemVectorEnv
+from tests.support.envs import CountEnv
 from tests.support.every_line import DIE, END, FINE, RAISE, Scene, WrongError
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, children, descriptors, run_python, shared_memory, wait_until
 from tests.support.places import PLACES
 
 ROUNDS = 400
@@ -145,6 +151,7 @@ def run(seed, rounds):
             except (WrongError, EnvError, ResetNeeded, AlreadyPendingCallError) as wrong:
                 raise WrongError(f"round {number} [{scene.stage}]: {log}") from wrong
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+        error = None  # that of the last call: its frames may hold arrays of the block
         scene.close()
         faulthandler.cancel_dump_traceback_later()
         if left := scene.check_left(scene.before):
@@ -164,12 +171,71 @@ def settle(rng, scene):
     scene.go_on(None)
 
 
+def open_now():
+    """Return the open descriptors, shared memory, child processes and threads."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:  # of a fork server that has ended
+            pass
+    gc.collect()
+    maps = Path("/proc/self/maps").read_text().count("memfd:envpool")
+    return {*descriptors().items()}, shared_memory(), maps, children(), threading.active_count()
+
+
+def construct(seed, rounds, method):
+    """Interrupt so many constructions of a pool, each at a random time; it must leave nothing.
+
+    Call it by ``python -c``: a spawned process imports a main module again.
+    """
+    rng, env_fns = random.Random(seed), [functools.partial(CountEnv, tag) for tag in range(2)]
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans are seen as children
+    with tempfile.TemporaryDirectory() as folder:
+
+        def make():
+            return ShmemVectorEnv(env_fns, context=method, record=Path(folder, "record"))
+
+        make().close()  # what it opens once stays
+        before, begun, count = open_now(), time.monotonic(), 0
+        make().close()
+        longest = time.monotonic() - begun
+        for number in range(10 * rounds):
+            faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+            signals, pool = Signals([1e-6 + longest * rng.random() * rng.choice((1, 0.1))]), None
+            signal.signal(signal.SIGALRM, signals)
+            when = f"seed {seed}, round {number}, after {signals.times[0]} seconds"
+            try:
+                try:
+                    signals.arm()
+                    pool = make()
+                finally:
+                    signals.is_over = True
+            except Alarm:
+                signals.is_over = True
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if signals.fired:
+                assert pool is None
+                count += 1
+            if pool is not None:
+                pool.close()
+            if not wait_until(lambda: open_now() == before, 10):
+                raise WrongError(f"{when}: {before} {open_now()}")
+            if count == rounds:
+                break
+    sys.stdout.write(f"{count} interrupted constructions of {number + 1}\n")
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(50))
 def test_signals_at_random_times(seed):
     command = [sys.executable, "-m", "tests.soak.test_signals", str(seed), str(ROUNDS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_construction_that_is_interrupted_at_a_random_time_leaves_nothing(method):
+    call = f"construct({random.randrange(10**6)}, 500, {method!r})"
+    run_python("-c", f"from tests.soak.test_signals import construct; {call}", timeout=7200)
 
 
 if __name__ == "__main__":

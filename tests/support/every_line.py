@@ -44,6 +44,8 @@ PACKAGE = f"{Path(envpool_py.__file__).parent}{os.sep}"
 LIBRARY = threading, queue, logging, selectors, multiprocessing, concurrent.futures
 """Modules of the standard library that take locks in Python: what the package calls is walked."""
 LOCKS = tuple(getattr(module, "__path__", [module.__file__])[0] for module in LIBRARY)
+WALKED = (*LOCKS, contextlib.__file__)
+"""An interrupt in ``contextlib`` skips what the end of a ``with`` statement would do."""
 LOCKLESS = {"threading.current_thread", "threading.main_thread", "threading.ident"}
 """All that the main thread may call there outside of ``interrupts.deferred``: they take no lock."""
 
@@ -211,11 +213,12 @@ class Lines:
             sys.settrace(None)
             return None
         caller = frame
-        while caller.f_code.co_filename.startswith(LOCKS) and caller.f_back is not None:
+        while caller.f_code.co_filename.startswith(WALKED) and caller.f_back is not None:
             caller = caller.f_back
         if not caller.f_code.co_filename.startswith(PACKAGE):
             return None
-        if caller is not frame and event == "call" and not interrupts._deferrals:
+        takes_locks = frame.f_code.co_filename.startswith(LOCKS)
+        if takes_locks and event == "call" and not interrupts._deferrals:
             self.undeferred.add(f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
         raised, self._raised = self._raised, frame if event == "exception" else None
         if event == "line":
