@@ -47,7 +47,7 @@ def own_info(info, env_id):
 
 UNDECLARED = ("alike", "ragged", "card", "object")
 SUBJECTS = {
-    **{name: partial(envs.SpaceEnv, name=name) for name in envs.SPACES},
+    **{name: partial(envs.SpaceEnv, name=name) for name in envs.KINDS},
     **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
     "vectors": partial(envs.VectorRewardEnv, length=3),
     "unlike": lambda tag: envs.SpaceEnv(tag, ("text", "dict")[tag]),
@@ -89,18 +89,21 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
             assert equal(episode.total_reward, np.sum(list(episode.rewards), axis=0))
 
 
-@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
-def test_transitions_equal_hand_stepped_envs(place, mode):
+@pytest.mark.parametrize(
+    ("place", "mode", "sizes"),
+    paired(QUICK, MODES, [(None, None), (None, 1), (2, 7), (2, None)]),
+)
+def test_transitions_equal_hand_stepped_envs(place, mode, sizes):
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
-    for wait_num, batch_size in [(None, None), (None, 1), (2, 7), (2, None)]:
-        with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=mode) as pool:
-            policy = RandomPolicy(pool, 1)
-            collector = AsyncCollector(pool, policy, seed=SEED, keep_infos=True)
-            batches = list(islice(collector.steps(batch_size), 50))
-            if batch_size is not None:
-                assert {len(batch) for batch in batches} == {batch_size}
-            assert collector.num_steps >= sum(map(len, batches))
-        assert check_steps(batches, env_fns) > 5
+    wait_num, batch_size = sizes
+    with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=mode) as pool:
+        policy = RandomPolicy(pool, 1)
+        collector = AsyncCollector(pool, policy, seed=SEED, keep_infos=True)
+        batches = list(islice(collector.steps(batch_size), 50))
+        if batch_size is not None:
+            assert {len(batch) for batch in batches} == {batch_size}
+        assert collector.num_steps >= sum(map(len, batches))
+    assert check_steps(batches, env_fns) > 5
 
 
 class Shifted(VectorEnvWrapper):

@@ -12,6 +12,7 @@ from envpool_py import envpool
 from envpool_py.env.request import TOKEN_BYTES
 from tests.envpool_face.envs import DUMMY, WAIT, SeededEnv
 from tests.support import envs
+from tests.support.places import paired
 from tests.support.reference import HandStepped, check_obs, in_columns, same
 
 ENVS = {
@@ -45,9 +46,9 @@ def check(batch, rows, pool, elapsed):
     assert same({key: info[key] for key in info if key not in ("seed", "_seed")}, own)
 
 
-@pytest.mark.parametrize("size", [5, 3])
-@pytest.mark.parametrize(("name", "backend"), CASES)
-def test_equal_to_envs_stepped_by_hand(name, backend, size):
+@pytest.mark.parametrize(("case", "size"), paired(CASES, [5, 3]))
+def test_equal_to_envs_stepped_by_hand(case, size):
+    name, backend = case
     hand, rng = HandStepped([ENVS[name]] * 5, "next_step"), np.random.default_rng(0)
     pool = envpool.make(ENVS[name], num_envs=5, batch_size=size, seed=3, options=backend)
     elapsed = np.zeros(5, np.int32)

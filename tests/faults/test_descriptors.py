@@ -17,8 +17,6 @@ from tests.support import envs
 from tests.support.helpers import descriptors, no_process_left
 from tests.support.places import slow
 
-METHODS = ["fork", "spawn", "forkserver"]
-
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a process needs pipes of its own")
 @pytest.mark.parametrize(("method", "count"), [("fork", 2), *slow(("spawn", 2), ("forkserver", 3))])
@@ -36,7 +34,7 @@ class Child(envs.CountEnv):
         return multiprocessing.parent_process().is_alive()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fork", *slow("spawn", "forkserver")])
 def test_what_multiprocessing_knows_of_a_process(method):
     with no_process_left(), ShmemVectorEnv([Child] * 2, context=method) as pool:
         pool.reset()
@@ -54,8 +52,7 @@ def test_what_multiprocessing_knows_of_a_process(method):
             pool.step([0], [1])
 
 
-@pytest.mark.parametrize("proc", [True, False])
-@pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed"])
+@pytest.mark.parametrize(("place", "proc"), [("shmem-fork", False), ("shmem-fork-packed", True)])
 def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch):
     if not proc:  # as on macOS
         for module in (watchdog, supervisor):
