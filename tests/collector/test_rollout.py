@@ -16,7 +16,7 @@ from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import SubprocVecEnv
 from tests.faults.helpers import MODES, RESTART
 from tests.support import envs
-from tests.support.episodes import SEED, equal, rows_of
+from tests.support.episodes import CELLS, SEED, SUBJECTS, equal, random_policy, rows_of
 from tests.support.places import PLACES, QUICK, paired
 
 T = 7
@@ -71,30 +71,12 @@ def check(rollout, by_hand, num_steps=T):
     return rollout
 
 
-UNDECLARED = ("alike", "ragged", "card", "object")
-SUBJECTS = {
-    **{name: partial(envs.SpaceEnv, name=name) for name in envs.KINDS},
-    **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
-    "vectors": partial(envs.VectorRewardEnv, length=3),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "columns", "autoreset_mode"),
-    [
-        *paired([*SUBJECTS], [False], MODES),
-        *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
-    ],
-)
+@pytest.mark.parametrize(("name", "columns", "autoreset_mode"), CELLS)
 def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, autoreset_mode):
     env_fns = [partial(SUBJECTS[name], tag) for tag in range(2)]
     pool = DummyVectorEnv(env_fns, wait_num=1, columns=columns, autoreset_mode=autoreset_mode)
     with pool:
-        if None in pool.action_space:
-            policy = lambda _, ids: [{"any": "thing", "env": int(i)} for i in ids]  # noqa: E731
-        else:
-            policy = RandomPolicy(pool, 1)
-        collector = AsyncCollector(pool, policy, seed=SEED)
+        collector = AsyncCollector(pool, random_policy(pool), seed=SEED)
         by_hand = [ByHand(env_fn, SEED + i) for i, env_fn in enumerate(env_fns)]
         for _ in range(3):
             check(collector.rollout(T), by_hand)
