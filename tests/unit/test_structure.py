@@ -53,16 +53,20 @@ def test_no_class_has_many_methods_or_attributes(house):
             for child in ast.walk(node)
             if isinstance(child, ast.Attribute)
             and isinstance(child.ctx, ast.Store)
-            and ast.unparse(child.value) == "self"
+            and is_self(child.value)
         }
         assert len(stored) <= MAX_ATTRIBUTES, node.name
+
+
+def is_self(node):
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def attributes_of(tree):
     """Return all names after a dot, and those that classes of the module define for ``self``."""
     named = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     stored = [node for node in named if isinstance(node.ctx, ast.Store)]
-    defined = {node.attr for node in stored if ast.unparse(node.value) == "self"}
+    defined = {node.attr for node in stored if is_self(node.value)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             defined |= {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
@@ -83,7 +87,7 @@ def test_what_stands_on_the_pool_asks_one_private_object(house):
         assert "engine" not in map(room_of, house.modules[name].imports), name
         named, defined = attributes_of(house.tree(name))
         for node in named:
-            own = ast.unparse(node.value) == "self"
+            own = is_self(node.value)
             own &= node.attr in defined or room_of(name) != "wrappers"  # which are pools themselves
             assert own or node.attr not in refused, f"{name}: {ast.unparse(node)}"
             if node.attr == "_inner" and not own:
