@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 from functools import partial
 from multiprocessing import connection
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from envpool_py import ShmemVectorEnv, WorkerDiedError
+from envpool_py.errors import PACKAGE
 from envpool_py.worker import supervisor, watchdog
 from tests.faults.helpers import BROKEN, count_fns, kill, reset_pool
 from tests.support import envs
@@ -52,7 +54,10 @@ def test_what_multiprocessing_knows_of_a_process(method):
             pool.step([0], [1])
 
 
-@pytest.mark.parametrize(("place", "proc"), [("shmem-fork", False), ("shmem-fork-packed", True)])
+@pytest.mark.parametrize(
+    ("place", "proc"),
+    [("shmem-fork", False), ("shmem-fork-packed", True), *slow(("shmem-spawn-packed", True))],
+)
 def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch):
     if not proc:  # as on macOS
         for module in (watchdog, supervisor):
@@ -61,7 +66,10 @@ def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch
         for i in (2, 0):
             with pytest.raises(WorkerDiedError, match=f"env {i}: .*SIGSEGV .envs.py") as caught:
                 pool.step(["SIGSEGV"], [i])
-            assert "in _fault" in str(caught.value)
+            frames = re.findall(r"^  File .* in (\w+)$", str(caught.value), re.MULTILINE)
+            assert "_fault" in frames
+            assert frames[-1] == "step", "the frames of the env alone, the most recent first"
+            assert PACKAGE not in str(caught.value)
             pool.restart([i])
             pool.reset([i])
             kill(pool, i)
