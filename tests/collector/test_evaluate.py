@@ -190,7 +190,7 @@ def test_a_task_that_fails_is_a_result(place, fault, budget, mode):
     _, options, text = FAULTS[fault]
     if budget is not None:
         options = {**options, **RESTART, "max_restarts": budget}
-    bad = (7,) if fault == "hang" else (2, 3, 7)  # each hangs until it is timed out
+    bad = (7,) if fault == "hang" else (2, 3, 4)  # each hangs until it is timed out
     tasks = [(n, {"fault": fault} if n in bad else None) for n in range(10)]
     fns = [partial(FailingEnv, i, 3) for i in range(2)]
     with PLACES[place](fns, autoreset_mode=mode, wait_num=1, **options) as pool:
