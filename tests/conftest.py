@@ -7,6 +7,7 @@ has started Ray has its threads and processes: so no process runs tests of two t
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import multiprocessing
@@ -71,6 +72,7 @@ class Hung(BaseException):
     """A test took longer than it may; not an Exception, so that nothing swallows it."""
 
 
+@functools.cache
 def is_in(path, places):
     """Return whether a file or folder is one of these places, or in one."""
     return any(path.is_relative_to(ROOT / place) for place in places)
@@ -92,13 +94,15 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave out the files of other tiers, which import what this tier does not need."""
+    """Leave out the files of other tiers: to import them takes as long as many tests."""
+    left_out = (*PEERS, *RAY[:1], *(SLOW if is_tier(config, QUICK) else ()))
     if is_tier(config, "ray"):
         wanted = is_in(collection_path, RAY)
+    elif is_tier(config, "peers"):
+        wanted = is_in(collection_path, PEERS)
     else:
-        wanted = is_tier(config, "peers") == is_in(collection_path, PEERS)
-        wanted &= not is_in(collection_path, RAY[:1])
-    may_have_more = collection_path.is_dir() and not is_in(collection_path, (*PEERS, *RAY[:1]))
+        wanted = not is_in(collection_path, left_out)
+    may_have_more = collection_path.is_dir() and not is_in(collection_path, left_out)
     return None if wanted or may_have_more else True  # else its conftest.py is not imported either
 
 

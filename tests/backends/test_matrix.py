@@ -136,7 +136,7 @@ OUR_WORDS = {"final_obs": "mine", "final_info": 2.5, "is_reset": "mine", "env_id
 
 # Episodes are short, so that many end between two resets.
 SUBJECTS = {
-    **{name: functools.partial(envs.SpaceEnv, name=name, length=2) for name in envs.SPACES},
+    **{name: functools.partial(envs.SpaceEnv, name=name, length=2) for name in envs.KINDS},
     **{
         f"undeclared-{kind}": functools.partial(envs.UndeclaredEnv, kind=kind, length=2)
         for kind in envs.UNDECLARED

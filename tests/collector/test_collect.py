@@ -14,7 +14,7 @@ from tests.faults.helpers import MODES
 from tests.support import envs
 from tests.support.episodes import SEED, by_env, check_by_hand, fingerprint
 from tests.support.helpers import wait_until
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES, QUICK, paired
 
 
 def echo(obs, env_ids):
@@ -69,12 +69,12 @@ def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
     assert collector.num_steps == sum(map(len, found))
 
 
-@pytest.mark.parametrize("limit", [{"num_episodes": 11}, {"num_steps": 500}], ids=list)
+@pytest.mark.parametrize("limit", [{"num_episodes": 11}, {"num_steps": 200}], ids=list)
 def test_the_same_episodes_everywhere(limit):
     """Those of envs stepped by hand, whose policy is random or depends on the observation."""
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
     found = set()
-    for place, wait_num in itertools.product(QUICK, (None, 1)):
+    for place, wait_num in [*paired(QUICK, (None, 1)), ("dummy", 1)]:
         with PLACES[place](env_fns, wait_num=wait_num) as pool:
             for policy in (RandomPolicy(pool, SEED), echo):
                 episodes = list(AsyncCollector(pool, policy, seed=SEED).episodes(**limit))
@@ -176,8 +176,7 @@ def check_fresh(episodes, *lengths):
             assert episode.obs[:, 2].tolist() == list(range(len(episode) + 1))
 
 
-@pytest.mark.parametrize("kind", ["episodes", "steps"])
-@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize(("place", "kind"), paired(BACKENDS, ["episodes", "steps"]))
 def test_after_an_error_or_an_early_end_new_episodes_are_collected(place, kind):
     def policy(obs, _):
         return ["value" if row.tolist() == [1, 1, 2] else "" for row in obs]
@@ -192,9 +191,9 @@ def test_after_an_error_or_an_early_end_new_episodes_are_collected(place, kind):
         assert len(pool.waiting_id) == 0
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("place", "wait_num"), [*((place, None) for place in BACKENDS), ("dummy", 1)]
+    ("place", "mode", "wait_num"),
+    [*paired(BACKENDS, MODES, [None]), *paired(["dummy"], MODES, [1])],
 )
 def test_what_has_ended_is_yielded_before_the_error_of_an_env(place, wait_num, mode):
     """Env 1 raises in its third step, in which the episodes of envs 0 and 2 end."""

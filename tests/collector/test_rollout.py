@@ -16,7 +16,7 @@ from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import SubprocVecEnv
 from tests.faults.helpers import MODES, RESTART
 from tests.support import envs
-from tests.support.episodes import SEED, equal, rows_of
+from tests.support.episodes import CELLS, SEED, SUBJECTS, equal, random_policy, rows_of
 from tests.support.places import PLACES, QUICK, paired
 
 T = 7
@@ -71,46 +71,29 @@ def check(rollout, by_hand, num_steps=T):
     return rollout
 
 
-UNDECLARED = ("alike", "ragged", "card", "object")
-SUBJECTS = {
-    **{name: partial(envs.SpaceEnv, name=name) for name in envs.SPACES},
-    **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
-    "vectors": partial(envs.VectorRewardEnv, length=3),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "columns", "autoreset_mode"),
-    [
-        *paired([*SUBJECTS], [False], MODES),
-        *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
-    ],
-)
+@pytest.mark.parametrize(("name", "columns", "autoreset_mode"), CELLS)
 def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, autoreset_mode):
     env_fns = [partial(SUBJECTS[name], tag) for tag in range(2)]
     pool = DummyVectorEnv(env_fns, wait_num=1, columns=columns, autoreset_mode=autoreset_mode)
     with pool:
-        if None in pool.action_space:
-            policy = lambda _, ids: [{"any": "thing", "env": int(i)} for i in ids]  # noqa: E731
-        else:
-            policy = RandomPolicy(pool, 1)
-        collector = AsyncCollector(pool, policy, seed=SEED)
+        collector = AsyncCollector(pool, random_policy(pool), seed=SEED)
         by_hand = [ByHand(env_fn, SEED + i) for i, env_fn in enumerate(env_fns)]
         for _ in range(3):
             check(collector.rollout(T), by_hand)
 
 
-@pytest.mark.parametrize(("place", "autoreset_mode"), paired(QUICK, MODES))
-def test_several_in_a_row_equal_hand_stepped_envs(place, autoreset_mode):
+@pytest.mark.parametrize(
+    ("place", "wait_num", "autoreset_mode"), paired(QUICK, [1, None, 2, 1, 2], MODES)
+)
+def test_several_in_a_row_equal_hand_stepped_envs(place, wait_num, autoreset_mode):
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
-    for wait_num in (None, 1, 2):
-        with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=autoreset_mode) as pool:
-            collector = AsyncCollector(pool, RandomPolicy(pool, 1), seed=SEED)
-            by_hand = [ByHand(env_fn, SEED + i) for i, env_fn in enumerate(env_fns)]
-            for num_steps in (1, 20) * 3:
-                check(collector.rollout(num_steps), by_hand, num_steps)
-                assert not pool.waiting_id
-        assert collector.num_steps == 3 * 21 * 3
+    with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=autoreset_mode) as pool:
+        collector = AsyncCollector(pool, RandomPolicy(pool, 1), seed=SEED)
+        by_hand = [ByHand(env_fn, SEED + i) for i, env_fn in enumerate(env_fns)]
+        for num_steps in (1, 20) * 3:
+            check(collector.rollout(num_steps), by_hand, num_steps)
+            assert not pool.waiting_id
+    assert collector.num_steps == 3 * 21 * 3
 
 
 class FailsEnv(envs.CountEnv):
@@ -130,7 +113,7 @@ class FailsEnv(envs.CountEnv):
 
 @pytest.mark.parametrize(
     ("place", "kill", "autoreset_mode"),
-    [*paired(QUICK, [False], MODES), *paired(["shmem-fork"], [True], MODES)],
+    [*paired(QUICK, [False], MODES), ("shmem-fork", True, "same_step")],
 )
 def test_a_lost_step_is_truncated_and_marked(place, kill, autoreset_mode):
     env_fns = [partial(FailsEnv, i, kill) for i in range(3)]

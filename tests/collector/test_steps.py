@@ -14,7 +14,16 @@ from envpool_py.gymnasium import VectorEnv
 from envpool_py.wrappers import VectorEnvWrapper
 from tests.faults.helpers import MODES
 from tests.support import envs
-from tests.support.episodes import SEED, by_env, check_by_hand, equal, rows_of
+from tests.support.episodes import (
+    CELLS,
+    SEED,
+    SUBJECTS,
+    by_env,
+    check_by_hand,
+    equal,
+    random_policy,
+    rows_of,
+)
 from tests.support.places import PLACES, QUICK, paired
 
 
@@ -45,32 +54,17 @@ def own_info(info, env_id):
     return {key: value for key, value in info.items() if key not in ("env_id", "is_reset")}
 
 
-UNDECLARED = ("alike", "ragged", "card", "object")
-SUBJECTS = {
-    **{name: partial(envs.SpaceEnv, name=name) for name in envs.SPACES},
-    **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
-    "vectors": partial(envs.VectorRewardEnv, length=3),
-    "unlike": lambda tag: envs.SpaceEnv(tag, ("text", "dict")[tag]),
-}
+def unlike(tag):
+    return envs.SpaceEnv(tag, ("text", "dict")[tag])
 
 
-@pytest.mark.parametrize(
-    ("name", "columns", "mode"),
-    [
-        *paired([*SUBJECTS], [False], MODES),
-        *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
-    ],
-)
+@pytest.mark.parametrize(("name", "columns", "mode"), [*CELLS, ("unlike", False, None)])
 def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
-    env_fns = [partial(SUBJECTS[name], tag) for tag in range(2)]
+    env_fns = [partial(SUBJECTS.get(name, unlike), tag) for tag in range(2)]
 
     def collector():
         pool = DummyVectorEnv(env_fns, wait_num=1, columns=columns, autoreset_mode=mode)
-        if None in pool.action_space:
-            policy = lambda _, ids: [{"any": "thing", "env": int(i)} for i in ids]  # noqa: E731
-        else:
-            policy = RandomPolicy(pool, 1)
-        return AsyncCollector(pool, policy, seed=SEED, keep_infos=True)
+        return AsyncCollector(pool, random_policy(pool), seed=SEED, keep_infos=True)
 
     one, other = collector(), collector()
     with one.pool, other.pool:
@@ -89,18 +83,20 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
             assert equal(episode.total_reward, np.sum(list(episode.rewards), axis=0))
 
 
-@pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
-def test_transitions_equal_hand_stepped_envs(place, mode):
+@pytest.mark.parametrize(
+    ("place", "mode", "sizes"),
+    paired(QUICK, MODES, [(None, None), (None, 1), (2, 7), (2, None)]),
+)
+def test_transitions_equal_hand_stepped_envs(place, mode, sizes):
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
-    for wait_num, batch_size in [(None, None), (None, 1), (2, 7), (2, None)]:
-        with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=mode) as pool:
-            policy = RandomPolicy(pool, 1)
-            collector = AsyncCollector(pool, policy, seed=SEED, keep_infos=True)
-            batches = list(islice(collector.steps(batch_size), 50))
-            if batch_size is not None:
-                assert {len(batch) for batch in batches} == {batch_size}
-            assert collector.num_steps >= sum(map(len, batches))
-        assert check_steps(batches, env_fns) > 5
+    wait_num, batch_size = sizes
+    with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=mode) as pool:
+        collector = AsyncCollector(pool, RandomPolicy(pool, 1), seed=SEED, keep_infos=True)
+        batches = list(islice(collector.steps(batch_size), 50))
+        if batch_size is not None:
+            assert {len(batch) for batch in batches} == {batch_size}
+        assert collector.num_steps >= sum(map(len, batches))
+    assert check_steps(batches, env_fns) > 5
 
 
 class Shifted(VectorEnvWrapper):

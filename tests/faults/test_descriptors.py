@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import signal
 from functools import partial
 from multiprocessing import connection
@@ -11,14 +12,13 @@ import numpy as np
 import pytest
 
 from envpool_py import ShmemVectorEnv, WorkerDiedError
+from envpool_py.errors import PACKAGE
 from envpool_py.worker import messages, supervisor, watchdog
 from envpool_py.worker.host import RemoteHost
 from tests.faults.helpers import BROKEN, count_fns, kill, reset_pool
 from tests.support import envs
 from tests.support.helpers import descriptors, no_process_left
 from tests.support.places import slow
-
-METHODS = ["fork", "spawn", "forkserver"]
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a process needs pipes of its own")
@@ -37,7 +37,7 @@ class Child(envs.CountEnv):
         return multiprocessing.parent_process().is_alive()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["fork", *slow("spawn", "forkserver")])
 def test_what_multiprocessing_knows_of_a_process(method):
     with no_process_left(), ShmemVectorEnv([Child] * 2, context=method) as pool:
         pool.reset()
@@ -55,8 +55,10 @@ def test_what_multiprocessing_knows_of_a_process(method):
             pool.step([0], [1])
 
 
-@pytest.mark.parametrize("proc", [True, False])
-@pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed"])
+@pytest.mark.parametrize(
+    ("place", "proc"),
+    [("shmem-fork", False), ("shmem-fork-packed", True), *slow(("shmem-spawn-packed", True))],
+)
 def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch):
     if not proc:  # as on macOS
         for module in (watchdog, supervisor):
@@ -65,7 +67,10 @@ def test_the_stack_is_that_of_the_process_that_has_died(place, proc, monkeypatch
         for i in (2, 0):
             with pytest.raises(WorkerDiedError, match=f"env {i}: .*SIGSEGV .envs.py") as caught:
                 pool.step(["SIGSEGV"], [i])
-            assert "in _fault" in str(caught.value)
+            frames = re.findall(r"^  File .* in (\w+)$", str(caught.value), re.MULTILINE)
+            assert "_fault" in frames
+            assert frames[-1] == "step", "the frames of the env alone, the most recent first"
+            assert PACKAGE not in str(caught.value)
             pool.restart([i])
             pool.reset([i])
             kill(pool, i)

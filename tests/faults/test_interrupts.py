@@ -154,8 +154,8 @@ def test_a_signal_handler_raises_while_a_message_waits_or_is_written(beside):
         os.kill(pids[1], signal.SIGCONT)
         goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
-        step = functools.partial(pool.step, [np.zeros(1 << 20, np.uint8)] * 3)
-        for _ in each_moment(step, HOST, visits=4):
+        step = functools.partial(pool.step, [np.zeros(1 << 19, np.uint8)] * 3)
+        for _ in each_moment(step, HOST, visits=2):
             goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
 

@@ -1,4 +1,4 @@
-"""Equal to Gymnasium's SyncVectorEnv, step by step: every space, autoreset mode and pool."""
+"""Equal to Gymnasium's SyncVectorEnv, step by step: every space and autoreset mode."""
 
 import functools
 
@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from envpool_py.gymnasium import VectorEnv
 from tests.gymnasium_face.envs import NUM_ENVS, RandomEnv, in_process
 from tests.support import envs
-from tests.support.places import PLACES, QUICK
+from tests.support.places import paired
 from tests.support.reference import same
 
 SPACES = {name: space() for name, space in envs.SPACES.items() if not name.startswith("box-")}
@@ -56,33 +56,20 @@ def run(ours, theirs, steps=30):
     assert ended > 5
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_every_space_of_observations_and_actions(name):
+@pytest.mark.parametrize(("name", "mode"), paired([*SPACES], [*AutoresetMode]))
+def test_every_space_of_observations_and_actions(name, mode):
     # Gymnasium's own envs cannot take the actions of an empty Dict.
     action = None if name == "empty" else SPACES[name]
     fns = [functools.partial(RandomEnv, SPACES[name], action)] * NUM_ENVS
-    for mode in AutoresetMode:
-        theirs = SyncVectorEnv(fns, autoreset_mode=mode)
-        ours = in_process(fns, mode, shared_memory=False)
-        for attribute in ("num_envs", "metadata", "render_mode", "closed", "spec"):
-            assert same(getattr(ours, attribute), getattr(theirs, attribute)), attribute
-        for attribute in ("observation_space", "action_space"):
-            for each in (attribute, f"single_{attribute}"):
-                assert getattr(ours, each) == getattr(theirs, each)
-        run(ours, theirs)
+    theirs = SyncVectorEnv(fns, autoreset_mode=mode)
+    ours = in_process(fns, mode, shared_memory=False)
+    for attribute in ("num_envs", "metadata", "render_mode", "closed", "spec"):
+        assert same(getattr(ours, attribute), getattr(theirs, attribute)), attribute
+    for attribute in ("observation_space", "action_space"):
+        for each in (attribute, f"single_{attribute}"):
+            assert getattr(ours, each) == getattr(theirs, each)
+    run(ours, theirs)
     assert "autoreset_mode" not in RandomEnv.metadata
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_over_any_pool(place):
-    for name, mode, copy in (
-        ("one-of", AutoresetMode.SAME_STEP, True),
-        ("dict", AutoresetMode.NEXT_STEP, False),
-    ):
-        fns = [functools.partial(RandomEnv, SPACES[name])] * NUM_ENVS
-        ours = VectorEnv(PLACES[place](fns, autoreset_mode=mode), copy=copy)
-        assert ours.metadata["autoreset_mode"] is mode
-        run(ours, SyncVectorEnv(fns, autoreset_mode=mode))
 
 
 def test_vector_rewards():

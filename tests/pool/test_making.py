@@ -20,6 +20,7 @@ from envpool_py.testing import CountingEnv
 from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support import envs
 from tests.support.helpers import children, run_python
+from tests.support.places import paired
 from tests.support.reference import same
 
 CHEAP, BUSY, IDLE = (
@@ -39,11 +40,11 @@ def waits(_env, _action, row):
 )
 def test_an_env_that_waits_or_cannot_be_measured_has_a_process_of_its_own(step, monkeypatch):
     monkeypatch.setattr("envpool_py.pool.backend_choice.LONGEST_PROBE", 0.3)
-    with make(envs.ChangedEnv, 5, env_kwargs={"step": step}) as pool:
-        assert len(set(pool.call("pid"))) == 5
-    fns = [functools.partial(envs.ChangedEnv, step=step)] * 5
+    with make(envs.ChangedEnv, 3, env_kwargs={"step": step}) as pool:
+        assert len(set(pool.call("pid"))) == 3
+    fns = [functools.partial(envs.ChangedEnv, step=step)] * 3
     with ShmemVectorEnv(fns, num_processes="auto") as pool:
-        assert "num_processes=5" in repr(pool)
+        assert "num_processes=3" in repr(pool)
 
 
 def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine():
@@ -338,8 +339,10 @@ def test_a_platform_without_worker_processes(tmp_path):
     assert [bool(re.fullmatch(REFUSAL, line)) for line in printed.splitlines()] == [True] * 5
 
 
-@pytest.mark.parametrize("env", [envs.SharingEnv, envs.OnceEnv, envs.DiesTwiceEnv])
-@pytest.mark.parametrize("how", ["make", "auto"])
+@pytest.mark.parametrize(
+    ("env", "how"),
+    paired([envs.SharingEnv, envs.OnceEnv, envs.DiesTwiceEnv], ["make", "auto", "make"]),
+)
 def test_envs_that_disturb_each_other_get_a_process_each(env, how):
     if how == "make":
         pool = make(env, 3, autoreset_mode=None)

@@ -10,7 +10,7 @@ from envpool_py import EnvError, seeding
 from envpool_py.sb3.common.monitor import Monitor
 from tests.faults import helpers
 from tests.support import envs
-from tests.support.places import PLACES, paired
+from tests.support.places import PLACES, paired, slow
 
 PLACE = ("dummy", "shmem-fork-packed", "shmem-fork-caller")
 RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
@@ -178,12 +178,15 @@ def test_an_info_that_holds_itself(place):
         assert info["whole"]["whole"]["step"] == 1
 
 
-@pytest.mark.parametrize("fault", ["value", "SIGKILL", "by hand"])
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork", "shmem-spawn-packed", "thread"])
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        *(("shmem-fork", fault) for fault in ("value", "SIGKILL", "by hand")),
+        *(("dummy", "value"), ("thread", "by hand"), *slow(("shmem-spawn-packed", "SIGKILL"))),
+    ],
+)
 def test_the_file_of_a_monitor_goes_on_after_a_restart(place, fault, tmp_path):
     """A new pool empties the file, as Stable-Baselines3 does."""
-    if fault == "SIGKILL" and place in {"dummy", "thread"}:
-        fault = "value"
     path = tmp_path / "monitor.csv"
     make = functools.partial(monitored, str(path))
     options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": "same_step"}

@@ -302,8 +302,9 @@ def test_forms_outlive_rows_that_are_cancelled_and_processes_that_end():
 NUM = 6
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-@pytest.mark.parametrize(("name", "columns"), [("box-int64", False), ("dict", True)])
+@pytest.mark.parametrize(
+    ("place", "name", "columns"), paired(BACKENDS, ["box-int64", "dict"], [False, True])
+)
 def test_without_copies_whole_batches_are_views_and_partial_batches_are_copies(
     place, name, columns
 ):

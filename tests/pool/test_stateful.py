@@ -176,7 +176,7 @@ def test_any_order_of_requests(place):
     run_state_machine_as_test(
         type("Machine", (PoolMachine,), {"place": place}),
         settings=settings(
-            max_examples=30 if place == "dummy" else 15,
+            max_examples=15,
             stateful_step_count=25,
             deadline=None,
             database=None,

@@ -159,9 +159,9 @@ def test_an_exception_is_raised_again(path):
     assert (text.partition(": [")[0], ids) == ("env 2: step raised FileNotFoundError", (2,))
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
 @pytest.mark.parametrize(
-    ("place", "death"), [("shmem-fork-packed", "SIGKILL"), ("shmem-fork", "os._exit")]
+    ("place", "death", "cancelled"),
+    [("shmem-fork-packed", "SIGKILL", False), ("shmem-fork", "os._exit", True)],
 )
 def test_a_death_is_raised_and_not_carried_out(place, death, cancelled, path):
     with repeated(path, place, FAULTY) as run:

@@ -81,7 +81,7 @@ SOME = (*QUICK, "coroutines", "thread-packed")
 @pytest.mark.parametrize(
     ("place", "count", "mode"),
     [
-        *paired(SOME, [60], MODES),
+        *paired(SOME, [40], MODES),
         *soak(*((place, 2000, mode) for place in SOME for mode in MODES)),
     ],
 )

@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 
 from tests.sessions.helpers import outcomes_of
-from tests.support.places import PLACES, QUICK, paired
+from tests.support.places import BACKENDS, PLACES, QUICK, paired
 
 KINDS = (ConnectionError, KeyError)
 BUDGETS = {"raise": {}, "restart": {"on_error": "restart"}}
@@ -62,7 +62,7 @@ def test_each_conversation_has_the_error_of_its_own_env(place, scene):
     assert len({id(error) for _, error in failed}) == 12
 
 
-@pytest.mark.parametrize(("place", "budget"), paired(QUICK, [*BUDGETS]))
+@pytest.mark.parametrize(("place", "budget"), paired(BACKENDS, [*BUDGETS]))
 def test_a_dead_env_takes_few_tasks(place, budget):
     fns = [functools.partial(TaskEnv, k == 0) for k in range(8)]
     with PLACES[place](fns, **BUDGETS[budget]) as pool:

@@ -255,6 +255,9 @@ SPACES = {
 }
 """Every kind of space gymnasium has, and one it has not."""
 
+KINDS = tuple(name for name in SPACES if name.removeprefix("box-") not in DTYPES[1:])
+"""As SPACES, with one box that is an array: every-dtype has the others."""
+
 
 def draw(space, rng):
     """Draw an element of a space from `rng`; unlike `space.sample`, the space keeps no state."""

@@ -1,8 +1,31 @@
 """The oracle of the collector: raw envs, stepped by hand with the actions of its episodes."""
 
+from functools import partial
+
 import numpy as np
 
+from envpool_py.collector import RandomPolicy
+from tests.faults.helpers import MODES
+from tests.support import envs
+from tests.support.places import paired
+
 SEED = 7
+UNDECLARED = ("alike", "ragged", "card", "object")
+SUBJECTS = {
+    **{name: partial(envs.SpaceEnv, name=name) for name in envs.KINDS},
+    **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
+    "vectors": partial(envs.VectorRewardEnv, length=3),
+}
+CELLS = paired([*SUBJECTS], [False], MODES)
+CELLS += [(name, True, mode) for name in ("nested", "mixed") for mode in MODES]
+"""A subject, whether its observations are columns, and a mode of autoreset."""
+
+
+def random_policy(pool):
+    """Return a policy that draws random actions; those of undeclared spaces are always alike."""
+    if None in pool.action_space:
+        return lambda _, ids: [{"any": "thing", "env": int(i)} for i in ids]
+    return RandomPolicy(pool, 1)
 
 
 def by_env(episodes):

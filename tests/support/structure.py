@@ -107,6 +107,10 @@ class House:
             floor[room] = 1 + max((floor[below] for below in self.rooms[room]), default=0)
         return floor
 
+    def tree(self, name):
+        """Return the syntax tree of a module."""
+        return ast.parse(self.modules[name].source)
+
     @property
     def inside(self):
         """The names of the modules inside."""

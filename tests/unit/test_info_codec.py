@@ -55,7 +55,7 @@ def codec():
     return codecs.Packer(rows, tables), codecs.Reader(rows, tables), tables
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), INFOS), max_size=12))
 def test_what_is_packed_is_read_back(rows):
     packer, reader, _ = codec()
@@ -80,7 +80,7 @@ def test_what_has_no_room_is_not_packed():
     assert reader.read(1, 1) == {"key 0": 7, "env_id": 1}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(NESTED)
 def test_what_is_written_to_a_file_is_read_back(value):
     data = plain_codec.encode(value)

@@ -13,8 +13,6 @@ from tests.support.helpers import run_python
 from tests.support.structure import House, room_of
 
 PACKAGE = Path(envpool_py.__file__).parent
-HOUSE = House(PACKAGE)
-TREES = {name: ast.parse(module.source) for name, module in HOUSE.modules.items()}
 
 MAX_FLOORS = 8
 # The budget is 9 000 lines, and 500 for threads: the limit is lowered with every line that goes.
@@ -25,21 +23,26 @@ MAX_METHODS = 40
 MAX_ATTRIBUTES = 21
 
 
-def test_folders_are_floors_without_circles():
-    print(HOUSE.report())  # noqa: T201 - shown by pytest -s, and if the test fails
-    assert not HOUSE.circles
-    assert max(HOUSE.floor.values()) <= MAX_FLOORS
+@pytest.fixture(scope="module")
+def house():
+    return House(PACKAGE)
 
 
-def test_the_package_is_small():
-    lines = {name: HOUSE.modules[name].lines for name in HOUSE.inside}
+def test_folders_are_floors_without_circles(house):
+    print(house.report())  # noqa: T201 - shown by pytest -s, and if the test fails
+    assert not house.circles
+    assert max(house.floor.values()) <= MAX_FLOORS
+
+
+def test_the_package_is_small(house):
+    lines = {name: house.modules[name].lines for name in house.inside}
     assert sum(lines.values()) <= MAX_LINES
     assert not {name: count for name, count in lines.items() if count > MAX_FILE_LINES}
-    assert max(HOUSE.files[room_of(name)] for name in HOUSE.inside) <= MAX_FILES
+    assert max(house.files[room_of(name)] for name in house.inside) <= MAX_FILES
 
 
-def test_no_class_has_many_methods_or_attributes():
-    nodes = [node for name in HOUSE.inside for node in ast.walk(TREES[name])]
+def test_no_class_has_many_methods_or_attributes(house):
+    nodes = [node for name in house.inside for node in ast.walk(house.tree(name))]
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     assert len(classes) > 50
     for node in classes:
@@ -50,16 +53,20 @@ def test_no_class_has_many_methods_or_attributes():
             for child in ast.walk(node)
             if isinstance(child, ast.Attribute)
             and isinstance(child.ctx, ast.Store)
-            and ast.unparse(child.value) == "self"
+            and is_self(child.value)
         }
         assert len(stored) <= MAX_ATTRIBUTES, node.name
+
+
+def is_self(node):
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def attributes_of(tree):
     """Return all names after a dot, and those that classes of the module define for ``self``."""
     named = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     stored = [node for node in named if isinstance(node.ctx, ast.Store)]
-    defined = {node.attr for node in stored if ast.unparse(node.value) == "self"}
+    defined = {node.attr for node in stored if is_self(node.value)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             defined |= {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
@@ -68,19 +75,19 @@ def attributes_of(tree):
     return named, defined
 
 
-def test_what_stands_on_the_pool_asks_one_private_object():
-    private = attributes_of(TREES["pool.base"])[1] | attributes_of(TREES["pool.inner"])[1]
+def test_what_stands_on_the_pool_asks_one_private_object(house):
+    private = set().union(*(attributes_of(house.tree(f"pool.{n}"))[1] for n in ("base", "inner")))
     private = {name for name in private if re.match("_(?!_)", name)}
     assert {"_inner", "_engine", "_select", "_calls", "_repr_html_"} <= private
     refused = private - {"_inner"} | {"engine"}
     asking = set()
-    for name in HOUSE.modules:
+    for name in house.modules:
         if room_of(name) in ("pool", "engine"):
             continue
-        assert "engine" not in map(room_of, HOUSE.modules[name].imports), name
-        named, defined = attributes_of(TREES[name])
+        assert "engine" not in map(room_of, house.modules[name].imports), name
+        named, defined = attributes_of(house.tree(name))
         for node in named:
-            own = ast.unparse(node.value) == "self"
+            own = is_self(node.value)
             own &= node.attr in defined or room_of(name) != "wrappers"  # which are pools themselves
             assert own or node.attr not in refused, f"{name}: {ast.unparse(node)}"
             if node.attr == "_inner" and not own:
@@ -107,12 +114,12 @@ PUBLIC_WORKER = {"DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "Su
 @pytest.mark.parametrize(
     ("name", "public"), [("envpool_py", PUBLIC), ("envpool_py.worker", PUBLIC_WORKER)]
 )
-def test_the_public_names(name, public):
+def test_the_public_names(name, public, house):
     module = importlib.import_module(name)
     assert module.__all__ == sorted(public)
     for each in public:
         assert getattr(module, each).__doc__
-    modules = {part for other in HOUSE.modules for part in other.split(".")}
+    modules = {part for other in house.modules for part in other.split(".")}
     modules -= public  # record.replay has a function of its name
     visible = {n for n in vars(module) if not n.startswith("_")} - modules - {"annotations"}
     assert visible == public, "what is not exported has no place in the namespace"

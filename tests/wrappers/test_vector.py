@@ -12,7 +12,7 @@ import pytest
 from envpool_py import BaseVectorEnv, DummyVectorEnv
 from envpool_py.wrappers import VectorEnvWrapper
 from tests.support import envs
-from tests.support.places import LOCAL, PLACES
+from tests.support.places import LOCAL, PLACES, paired
 from tests.support.reference import same
 from tests.support.session import Session, script
 
@@ -132,15 +132,14 @@ class QuarterEnv(envs.SpaceEnv):
         return halved(halved(super().observe()))
 
 
-@pytest.mark.parametrize(
-    ("place", "space", "columns"),
-    [
-        *((place, "box-float32", False) for place in LOCAL),
-        *(("dummy", space, columns) for space in ("dict", "nested") for columns in (False, True)),
-    ],
-)
-@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
-def test_rows_are_those_of_envs_that_change_them(place, space, columns, mode):
+ROWS = [(place, "box-float32", False) for place in LOCAL]
+ROWS += [("dummy", space, columns) for space in ("dict", "nested") for columns in (False, True)]
+
+
+@pytest.mark.parametrize(("case", "mode"), paired(ROWS, [None, "same_step", "next_step"]))
+def test_rows_are_those_of_envs_that_change_them(case, mode):
+    place, space, columns = case
+
     def make(_, **options):
         fns = [partial(envs.SpaceEnv, tag, space, 2) for tag in range(3)]
         return Halved(VectorEnvWrapper(Halved(PLACES[place](fns, **options))))
