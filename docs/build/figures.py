@@ -40,6 +40,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "benchmar
 
 import cores as scaling
 import gymnasium as gym
+import sessions
 import waiting
 
 import envpool_py
@@ -174,6 +175,15 @@ def agents() -> dict[str, float]:
 def cores() -> dict[str, float]:
     """Steps per second over the number of cores: see ``cores.py``."""
     return scaling.measured(ppo_of)
+
+
+def conversations() -> dict[str, float]:
+    """Microseconds of CPU time of a step of a session, beside bare asyncio programs."""
+    found: dict[str, float] = {}
+    for num_envs in (64, 256):
+        for name, (_, process) in sessions.measured(num_envs, 5).items():
+            found[f"{name}_{num_envs}"] = process
+    return found
 
 
 def evaluation() -> dict[str, float]:
@@ -331,6 +341,7 @@ PARTS: dict[str, Callable[[], dict[str, float]]] = {
     "rollouts": rollouts,
     "cleanrl": cleanrl,
     "agents": agents,
+    "conversations": conversations,
     "evaluation": evaluation,
     "start": start,
     "threads": threads,

@@ -356,9 +356,9 @@ class Flight:
         found: Beside | EnvError | None
         for k, mark in marked:
             if mark & BESIDE:
-                i = int(ids[k])
-                token = int(self.states.tokens[i])
-                kind = "reset" if self.states.state[i] == RESETTING else "step"
+                i = ids.item(k)
+                token = self.states.tokens.item(i)
+                kind = "reset" if self.states.state.item(i) == RESETTING else "step"
                 found = self.recovery.lost(i)
                 if found is None:
                     found = self.hosts.of(i).item(token, kind)
@@ -370,7 +370,7 @@ class Flight:
 
     def forget_items(self, ids: Iterable[int]) -> None:
         for i in ids:
-            self.hosts.of(i).forget_item(int(self.states.tokens[i]))
+            self.hosts.of(i).forget_item(self.states.tokens.item(i))
 
     def drop_result(self, i: int) -> None:
         """Drop the result of env ``i``, if any; its next request has another token."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import functools
 import inspect
 import os
 import queue
 import threading
+import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -46,6 +47,10 @@ class _Loop(threading.Thread):
             await self.stop.wait()
 
         try:
+            import greenlet  # noqa: PLC0415 - as above
+
+            self.fiber: Any = greenlet.greenlet
+            self.asyncio = asyncio
             asyncio.run(main())
         except BaseException as error:  # noqa: BLE001 - it has not started; raised by ``running``
             self.started.set_exception(error)
@@ -104,6 +109,22 @@ def running() -> Iterator[_Loop]:
                     used.join(1)
 
 
+@types.coroutine
+def _relay(fiber: Any) -> Generator[Any, Any, None]:
+    """Let the task wait for what the function in the fiber waits for."""
+    future = fiber.switch()
+    while not fiber.dead:
+        try:
+            yield future
+        except GeneratorExit:  # a fork has copied the task
+            raise
+        except BaseException as error:  # noqa: BLE001 - the function handles it
+            future = fiber.throw(type(error), error, error.__traceback__)
+        else:
+            future = fiber.switch()
+
+
+@dataclass(eq=False, repr=False)
 class Runner:
     """Runs ``function`` in a greenlet of the event loop, and ``at_end`` after its end.
 
@@ -112,21 +133,14 @@ class Runner:
     function carries out. ``coroutine``: what the function waits for, None if for a message.
     """
 
+    loop: _Loop
+    _function: Callable[[], object]
+    is_cancelled: Callable[[], bool]
+    _at_end: Callable[[], object] = lambda: None
+    name: str | None = None
     coroutine: Any = None
-    _owes_cancel = False
-
-    def __init__(
-        self,
-        loop: _Loop,
-        function: Callable[[], object],
-        is_cancelled: Callable[[], bool],
-        at_end: Callable[[], object] = lambda: None,
-        name: str | None = None,
-    ) -> None:
-        import asyncio  # noqa: PLC0415 - it is imported
-
-        self.loop, self._function, self._at_end, self.name = loop, function, at_end, name
-        self.is_cancelled, self._arrived = is_cancelled, asyncio.Event()
+    _owes_cancel: bool = False
+    _arrival: Any = None  # set when a message arrives, if the function waits for one
 
     def start(self) -> None:
         def start() -> None:
@@ -136,27 +150,18 @@ class Runner:
         self.loop.call(start)
 
     async def _drive(self) -> None:
-        import greenlet  # noqa: PLC0415 - few programs need it
-
-        fiber: Any = greenlet.greenlet(self._function)
-        fiber.runner, fiber.gr_context = self, greenlet.getcurrent().gr_context
-        self._switch, resume = fiber.parent.switch, fiber.switch
-        while True:
-            awaited, resume = resume(), fiber.switch
-            if fiber.dead:
-                return
-            try:
-                resume = functools.partial(fiber.switch, await awaited)
-            except GeneratorExit:  # a fork has copied the task
-                raise
-            except BaseException as error:  # noqa: BLE001 - the function handles it
-                resume = functools.partial(fiber.throw, type(error), error, error.__traceback__)
-            while getattr(self._task, "uncancel", int)():  # Python 3.10 has no ``uncancel``
-                pass
+        fiber = self.loop.fiber(self._function)
+        fiber.runner, fiber.gr_context = self, fiber.parent.gr_context
+        self._switch = fiber.parent.switch
+        await _relay(fiber)
 
     def notify(self) -> None:
         """Tell the function that there is a message."""
-        self.loop.call(self._arrived.set)
+        self.loop.call(self._arrive)
+
+    def _arrive(self) -> None:
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
 
     def cancel(self, *, any_request: bool = False) -> None:
         """Cancel the coroutine if its request is cancelled; the function waits for its end."""
@@ -169,9 +174,7 @@ class Runner:
 
     def blocked_by(self) -> str:
         """Return the name of the task that the loop runs now, or ""."""
-        import asyncio  # noqa: PLC0415 - it is imported
-
-        task = asyncio.current_task(self.loop.loop)
+        task = self.loop.asyncio.current_task(self.loop.loop)
         return "" if task is None else task.get_name()
 
     # ---------------------------------------------------------------------------- in the function
@@ -179,9 +182,9 @@ class Runner:
     def receive(self, inbox: queue.SimpleQueue[Any]) -> Any:
         """Return the next message."""
         while inbox.empty():
-            self._arrived.clear()
+            self._arrival = self.loop.loop.create_future()
             try:
-                self._wait_for(self._arrived.wait())
+                self._wait_for(self._arrival.__await__())
             except CancelledError:  # of a time-out or a task group that the env has left open
                 self._owes_cancel = True
         return inbox.get()
@@ -195,18 +198,29 @@ class Runner:
             self._owes_cancel = not self._task.cancel()
         self.coroutine = coroutine
         try:
-            with EndingCopies():
-                return self._wait_for(coroutine)
+            return self._wait_for(coroutine)
         finally:
             self.coroutine = None
 
     def _wait_for(self, awaited: Any) -> Any:
-        import asyncio  # noqa: PLC0415 - it is imported
-
+        """Do what ``await`` does, but let the task wait for the futures."""
+        error: BaseException | None = None
         try:
-            return self._switch(awaited)
-        except asyncio.CancelledError as error:  # to callers it would say that they are cancelled
-            raise CancelledError(*error.args).with_traceback(error.__traceback__) from None
+            while True:
+                future = awaited.send(None) if error is None else awaited.throw(error)
+                error = None
+                try:
+                    self._switch(future)
+                except BaseException as thrown:  # noqa: BLE001 - the coroutine handles it
+                    error = thrown
+        except StopIteration as end:
+            return end.value
+        except self.loop.asyncio.CancelledError as raised:  # else callers seem to be cancelled
+            raise CancelledError(*raised.args).with_traceback(raised.__traceback__) from None
+        finally:
+            error = None  # it refers to this frame
+            while getattr(self._task, "uncancel", int)():  # Python 3.10 has no ``uncancel``
+                pass
 
     def call_in_thread(self, function: Callable[[], Any]) -> Any:
         """Return what a function returns that may block."""
@@ -222,7 +236,8 @@ class Runner:
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
-        return function(), None
+        with EndingCopies():
+            return function(), None
     except BaseException as error:  # noqa: BLE001 - raised in another thread
         return None, error
 
@@ -236,16 +251,12 @@ def _result(outcome: tuple[Any, BaseException | None]) -> Any:
 
 def current() -> Runner | None:
     """Return the runner of the code that runs now."""
-    if not _loops:
-        return None
-    import greenlet  # noqa: PLC0415 - few programs need it
-
-    return getattr(greenlet.getcurrent(), "runner", None)
+    return getattr(_loops[0].fiber.getcurrent(), "runner", None) if _loops else None
 
 
 def run(result: Any) -> Any:
     """Run a coroutine in the event loop and return its result; return anything else unchanged."""
-    if not inspect.iscoroutine(result):
+    if not isinstance(result, types.CoroutineType):
         return result
     if (own := current()) is not None:
         return own.run(result)

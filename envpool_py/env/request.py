@@ -97,6 +97,5 @@ class Request(NamedTuple):
         if KINDS[self.kind].sets_up:
             return self
         functions = self.kind == "apply"  # the first argument
-        args = (*self.args[:functions], *map(snapshot, self.args[functions:]))
-        kwargs = {key: snapshot(one) for key, one in self.kwargs.items()}
-        return self._replace(args=args, kwargs=kwargs)
+        args = self.args[:functions] + snapshot(self.args[functions:])
+        return Request(self.kind, args, snapshot(self.kwargs), self.error, self.single)

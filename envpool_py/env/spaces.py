@@ -273,14 +273,16 @@ def snapshot(value: Any) -> Any:
 
 def _snapshot(value: Any) -> Any:
     kind = type(value)
-    if kind is dict and _IMMUTABLE.issuperset(map(type, value.values())):
-        return value.copy()  # the most frequent case first
+    if kind is dict:  # the most frequent cases first
+        if _IMMUTABLE.issuperset(map(type, value.values())):
+            return value.copy()
+        return {key: _snapshot(part) for key, part in value.items()}
+    if kind is list or kind is tuple:
+        return kind(value if _IMMUTABLE.issuperset(map(type, value)) else map(_snapshot, value))
     if kind in _IMMUTABLE or isinstance(value, (np.generic, gym.Env)):
         return value
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
-    if kind is list or kind is tuple:
-        return kind(map(_snapshot, value))
     if isinstance(value, dict):
         clone = copy.copy(value)
         for key, part in value.items():

@@ -23,7 +23,8 @@ from envpool_py.threads.thread_host import ThreadHost
 from envpool_py.worker.host import Life, RemoteHost
 
 if TYPE_CHECKING:
-    from envpool_py.sessions.sessions import Errors, Sessions
+    from envpool_py.engine.engine import Errors
+    from envpool_py.sessions.sessions import Sessions
 
 # In place of ``watchdog.QUIET``: the event loop waits while a stuck process writes its stack.
 _QUIET = 5e-3
@@ -43,7 +44,14 @@ def sessions(self: Any) -> Sessions:
 
 
 class EngineForSessions:
-    """Requests to single envs, and their results; see ``sessions.Calls``.
+    """Requests to single envs, and their results, for ``Sessions``.
+
+    ``prepare``: whether an env can be reset now; if not, its next row says so. ``backoff``: for how
+    long it rests after so many resets that failed. ``check``: raise if it cannot be stepped.
+    ``stop``: cancel a request; its error if it has not done this ``fact`` in time, after
+    ``request_stacks`` for all such envs together. ``kill``: only what goes on although it was
+    cancelled. ``poll``: the seconds until the next poll, the ids and the batch of the rows that
+    have arrived, their errors, those of envs that are being recreated.
 
     In the place of the frame of a call, it lets the pool refuse other calls.
     """

@@ -10,25 +10,15 @@ import asyncio
 import contextlib
 import math
 import warnings
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterable,
-    Awaitable,
-    Callable,
-    Collection,
-    Generator,
-    Iterable,
-)
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
 from functools import partial
 from itertools import count
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from typing_extensions import Self
 
 from envpool_py.env import spaces
-from envpool_py.env.block import StepResult
 from envpool_py.env_ids import Ids, resolve
 from envpool_py.errors import EnvError
 from envpool_py.options import NUMBER, check_number, check_timeout
@@ -37,36 +27,8 @@ from envpool_py.worker import supervisor
 
 #: (observation, reward, terminated, truncated, info)
 Row: TypeAlias = "tuple[Any, Any, bool, bool, dict[str, Any]]"
-Errors: TypeAlias = dict[int, EnvError]
 Conversation: TypeAlias = Callable[[T], Awaitable[V]]
 Tasks: TypeAlias = Iterable[T] | AsyncIterable[T]
-
-
-class Calls(Protocol):
-    """Requests to single envs of a pool.
-
-    ``prepare``: whether an env can be reset now; if not, its next row says so. ``backoff``: for how
-    long it rests after so many resets that failed. ``check``: raise if it cannot be stepped.
-    ``stop``: cancel a request; its error if it has not done this ``fact`` in time, after
-    ``request_stacks`` for all such envs together. ``kill``: only what goes on although it was
-    cancelled. ``poll``: the seconds until the next poll, the ids and the batch of the rows that
-    have arrived, their errors, those of envs that are being recreated.
-    """
-
-    num_envs: int
-    steps_here: bool
-
-    def listening(self, loop: Any, look: Any) -> AbstractContextManager[float]: ...
-    def begin(self) -> None: ...
-    def end(self, ids: Collection[int]) -> None: ...
-    def prepare(self, i: int) -> bool: ...
-    def backoff(self, failures: int) -> float: ...
-    def check(self, i: int) -> None: ...
-    def send_step(self, i: int, action: Any) -> None: ...
-    def send_reset(self, i: int, **given: Any) -> None: ...
-    def request_stacks(self, ids: Collection[int]) -> None: ...
-    def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None: ...
-    def poll(self, task: Any) -> tuple[float, list[int], StepResult | None, Errors, Errors]: ...
 
 
 class Session:
@@ -153,8 +115,8 @@ class Sessions:
     ``ClosedEnvironmentError``.
     """
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    def __init__(self, calls: Any) -> None:
+        self._calls = calls  # an ``EngineForSessions``
         # Until when each free env rests: else one that fails at once would take most of the tasks.
         self._free = dict.fromkeys(range(calls.num_envs), 0.0)
         # The same of envs that cannot be reset yet: a request was cancelled, or they are recreated.
@@ -352,7 +314,7 @@ class Sessions:
     def _fail(self, i: int) -> float:
         """Count a reset of env ``i`` that has failed; return until when the env rests."""
         self._failures[i] += 1
-        due = self._loop.time() + self._calls.backoff(self._failures[i])
+        due: float = self._loop.time() + self._calls.backoff(self._failures[i])
         self._loop.call_at(due, self._distribute)
         return due
 
@@ -451,6 +413,7 @@ class Sessions:
 
     def _handle_results(self) -> float:
         """Deliver results, stop what takes too long; return the seconds until the next call."""
+        seconds: float
         seconds, ids, batch, errors, lost = self._calls.poll(self._receiver)
         found: dict[int, Any] = {**errors}
         if batch is not None:
@@ -495,7 +458,7 @@ class Sessions:
     def _stop(self, i: int, fact: str) -> EnvError | None:
         """Stop a request that has not done this in time, or was cancelled and goes on."""
         del self._deadlines[i]
-        error = self._calls.stop(i, fact, kill=not fact)
+        error: EnvError | None = self._calls.stop(i, fact, kill=not fact)
         if fact:
             self._limit(i, supervisor.GRACE)
         self._poll_at(0.0)

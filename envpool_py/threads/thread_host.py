@@ -30,7 +30,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.spaces import snapshot
 from envpool_py.errors import name_ids
 from envpool_py.worker import messages
-from envpool_py.worker.host import Exit, RemoteHost, Send
+from envpool_py.worker.host import Exit, Life, RemoteHost, Send
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import GRACE
 from envpool_py.worker.watchdog import stack_of_thread
@@ -176,9 +176,10 @@ class ThreadHost(RemoteHost):
     name, killed = "thread", "was abandoned"
 
     def _launch(self) -> None:
-        for key, (i, _) in self.claimed.copy().items():  # other threads change it meanwhile
-            if i in self.ids:  # of the thread before
-                del self.claimed[key]
+        if self.life is Life.ENDED:
+            for key, (i, _) in self.claimed.copy().items():  # other threads change it meanwhile
+                if i in self.ids:  # of the thread before
+                    del self.claimed[key]
         self._end = end = ThreadEnd(self.poller.note, self._look)
         self._envs = EnvThread(self.ids, end, self.claimed)
         args = self._envs, end, self.to_make
@@ -197,20 +198,24 @@ class ThreadHost(RemoteHost):
         return b""
 
     def _put(self, kind: int, body: Any) -> None:
-        if self._is_alive():
-            self._end.inbox.put((kind, body))
-            self.sent += 1
-            if self._end.runner is not None:
-                self._end.runner.notify()
+        end = self._end  # after the end of the thread nobody reads its messages
+        end.inbox.put((kind, body))
+        self.sent += 1
+        if end.runner is not None:
+            end.runner.notify()
 
     def attach(self, block: Block) -> None:
         self._put(messages.ATTACH, block)
 
     def write(self, data: bytes) -> None:
-        kind, _ = messages.HEADER.unpack_from(data)
-        if kind == messages.CLOSE:
-            self._cancel([-1, *[i + 1 for i in self.ids]])
-        self._put(kind, data[messages.HEADER.size :])
+        if self._is_alive():
+            kind, _ = messages.HEADER.unpack_from(data)
+            if kind == messages.CLOSE:
+                self._cancel([-1, *[i + 1 for i in self.ids]])
+            self._put(kind, data[messages.HEADER.size :])
+
+    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+        return partial(self._put, messages.TOKENS_EARLY if publish_early else messages.TOKENS, data)
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]

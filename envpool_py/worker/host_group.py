@@ -103,7 +103,7 @@ class HostGroup:
         return block
 
     def of(self, i: int) -> Host:
-        return self.all[int(self._home[i])]
+        return self.all[self._home.item(i)]
 
     def remote(self, i: int) -> RemoteHost:
         """Return the host of env ``i``, which is not in this process."""
@@ -143,7 +143,7 @@ class HostGroup:
         """Prepare to send a request to each of these envs; see ``Host.prepare_requests``."""
         by_host: dict[int, list[tuple[int, Request]]] = {}
         for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
-            by_host.setdefault(int(self._home[i]), []).append((token, request))
+            by_host.setdefault(self._home.item(i), []).append((token, request))
         return [self.all[number].prepare_requests(pairs) for number, pairs in by_host.items()]
 
     def cancel(self, ids: set[int]) -> set[int]:

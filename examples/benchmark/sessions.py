@@ -8,13 +8,14 @@ import asyncio
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 
 from envpool_py import AsyncEnv, ThreadVectorEnv
 
-STEPS = 100
+STEPS = 40
 
 
 class Numbers(gym.Env[int, int]):
@@ -82,7 +83,7 @@ async def in_sessions(env: Any, action: Any, num_envs: int) -> tuple[float, floa
 
 
 async def bare(num_envs: int) -> tuple[float, float]:
-    """Return the same of a program whose conversations and envs exchange rows by queues."""
+    """Return the same of an asyncio program: conversations and envs exchange rows by queues."""
 
     async def env(requests: Any, answers: Any) -> None:
         while await requests.get() is not None:
@@ -102,21 +103,71 @@ async def bare(num_envs: int) -> tuple[float, float]:
     return time.thread_time() - main, time.process_time() - process
 
 
-def main(num_envs: int = 64, rounds: int = 5) -> None:
-    """Print a table of medians; the programs take turns."""
-    kinds = ((Numbers, 1), (Text, "act"), (CoroutineNumbers, 1), (CoroutineText, "act"))
-    found: dict[str, list[tuple[float, float]]] = {}
+def in_batches(num_envs: int) -> tuple[float, float]:
+    """Return the same of whole batches of coroutine envs, without sessions."""
+    with ThreadVectorEnv([CoroutineNumbers] * num_envs) as pool:
+        pool.reset()
+        actions = [1] * num_envs
+        for _ in range(2):  # the first warms up, as in sessions
+            main, process = time.thread_time(), time.process_time()
+            for _ in range(STEPS):
+                pool.step(actions)
+        return time.thread_time() - main, time.process_time() - process
+
+
+async def bare_batches(num_envs: int) -> tuple[float, float]:
+    """Return the same of a program that sends to all envs, and waits for all."""
+    answers = asyncio.Queue[Any]()
+
+    async def run(env: Any, requests: Any) -> None:
+        while (action := await requests.get()) is not None:
+            answers.put_nowait(await env.step(action))
+
+    queues = [asyncio.Queue[Any]() for _ in range(num_envs)]
+    tasks = [asyncio.create_task(run(CoroutineNumbers(), each)) for each in queues]
+    main, process = time.thread_time(), time.process_time()
+    for _ in range(STEPS):
+        for each in queues:
+            each.put_nowait(1)
+        for _ in queues:
+            await answers.get()
+    found = time.thread_time() - main, time.process_time() - process
+    for each in queues:
+        each.put_nowait(None)
+    await asyncio.gather(*tasks)
+    return found
+
+
+def measured(num_envs: int, rounds: int) -> dict[str, tuple[float, float]]:
+    """Return the medians of each program in µs per step; the programs take turns."""
+    programs: dict[str, Callable[[], tuple[float, float]]] = {
+        "bare": lambda: asyncio.run(bare(num_envs)),
+        "numbers": lambda: asyncio.run(in_sessions(Numbers, 1, num_envs)),
+        "text": lambda: asyncio.run(in_sessions(Text, "act", num_envs)),
+        "coroutine_numbers": lambda: asyncio.run(in_sessions(CoroutineNumbers, 1, num_envs)),
+        "coroutine_text": lambda: asyncio.run(in_sessions(CoroutineText, "act", num_envs)),
+        "bare_batches": lambda: asyncio.run(bare_batches(num_envs)),
+        "coroutine_batches": lambda: in_batches(num_envs),
+    }
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
     for _ in range(rounds):
-        found.setdefault("bare asyncio", []).append(asyncio.run(bare(num_envs)))
-        for env, action in kinds:
-            one = asyncio.run(in_sessions(env, action, num_envs))
-            found.setdefault(str(env.__doc__).rstrip("."), []).append(one)
-    print(f"{num_envs} envs, µs of CPU per step: main thread, process")
-    for name, pairs in found.items():
-        own, process = (
-            statistics.median(pair) / num_envs / STEPS * 1e6 for pair in zip(*pairs, strict=True)
+        for name, program in programs.items():
+            found[name].append(program())
+    scale = 1e6 / num_envs / STEPS
+    return {
+        name: (
+            statistics.median(x for x, _ in own) * scale,
+            statistics.median(y for _, y in own) * scale,
         )
-        print(f"{name:42} {own:6.0f} {process:6.0f}")
+        for name, own in found.items()
+    }
+
+
+def main(num_envs: int = 64, rounds: int = 5) -> None:
+    """Print a table."""
+    print(f"{num_envs} envs, µs of CPU per step: main thread, process")
+    for name, (own, process) in measured(num_envs, rounds).items():
+        print(f"{name:20} {own:6.1f} {process:6.1f}")
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
         assert pool.restarts.tolist() == [0, 1]
         assert len(threads_named("envpool_py 1-1")) == 2
         pool.send([0, 0])
-        assert wait_until(lambda: pool.engine.hosts.supervisor.poller.bell.qsize() == 2)
+        assert wait_until(lambda: len(pool.engine.hosts.supervisor.poller._arrived) == 2)
         GatedEnv.gates[1].set()  # the abandoned thread goes on
         assert GatedEnv.returned.wait(120)
         assert wait_until(lambda: len(threads_named("envpool_py 1-1")) == 1)

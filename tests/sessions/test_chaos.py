@@ -1,7 +1,9 @@
 """Random errors, deaths, hangs, time-outs and cancels: every conversation gets its own answers."""
 
 import asyncio
+import contextlib
 import functools
+import itertools
 import os
 import random
 import signal
@@ -58,7 +60,8 @@ async def converse(sessions, task, kinds, timeout):
     """Check every answer; return the number of answers."""
     rng = random.Random(task)
     options = {"task": task, "fails": rng.random() < 0.03}
-    async with sessions.open(options=options) as env:
+    wait = rng.choice([0, 0.01]) if rng.random() < 0.05 else None
+    async with sessions.open(options=options, wait=wait) as env:
         assert env.obs.tolist() == [task, 0]
         assert env.info["task"] == task
         while not env.done:
@@ -75,6 +78,44 @@ async def converse(sessions, task, kinds, timeout):
         return env.obs.tolist()[1]
 
 
+async def map_all(sessions, conversation, tasks, rng):  # noqa: ARG001 - as the other endings
+    outcomes = await sessions.map(conversation, tasks, on_failure="record")
+    assert [one.task for one in outcomes] == list(tasks)
+    return outcomes
+
+
+async def cancel_map(sessions, conversation, tasks, rng):
+    mapping = asyncio.ensure_future(sessions.map(conversation, tasks, on_failure="record"))
+    asyncio.get_running_loop().call_later(rng.random() * 0.05, mapping.cancel)
+    try:
+        return await mapping
+    except asyncio.CancelledError as error:
+        while not hasattr(error, "finished"):  # Python 3.10 raises another one for a task
+            error = error.__context__
+        return error.finished
+
+
+async def leave_stream(sessions, conversation, tasks, rng):
+    found = []
+    async with contextlib.aclosing(sessions.stream(conversation, tasks)) as outcomes:
+        async for outcome in outcomes:
+            found.append(outcome)
+            if rng.random() < 0.1:
+                break
+    return found
+
+
+async def raise_in_generator(sessions, conversation, tasks, rng):
+    def some():
+        yield from tasks[: rng.randrange(len(tasks))]
+        raise OSError("no more tasks")
+
+    with pytest.raises(OSError, match="no more tasks") as caught:
+        await sessions.map(conversation, some(), on_failure="record")
+    return caught.value.finished
+
+
+ENDINGS = (cancel_map, leave_stream, raise_in_generator)
 SOME = (*QUICK, "coroutines", "thread-packed")
 
 
@@ -104,11 +145,13 @@ def test_no_answer_reaches_another_conversation(place, count, mode):
                     loop.call_later(rng.random() * 0.02, inner.cancel)
                 return await inner
 
-            outcomes = await sessions.map(conversation, range(count), on_failure="record")
-            assert [one.task for one in outcomes] == list(range(count))
+            outcomes = await map_all(sessions, conversation, range(count // 2), rng)
+            parts = [range(k, k + 10) for k in range(count // 2, count, 10)]
+            for ending, part in zip(itertools.cycle(ENDINGS), parts, strict=False):
+                outcomes += await ending(sessions, conversation, part, rng)
             found = {type(one.error).__name__ for one in outcomes}
             for one in outcomes:
-                allowed = (EnvError, asyncio.CancelledError, asyncio.TimeoutError)
+                allowed = (EnvError, asyncio.CancelledError, asyncio.TimeoutError, TimeoutError)
                 assert one.error is None or isinstance(one.error, allowed), one
                 assert one.error is not None or one.value == 5
                 if type(one.error).__name__ == "EnvError[LookupError]":
@@ -131,5 +174,6 @@ def test_no_answer_reaches_another_conversation(place, count, mode):
     assert not lost
     if count > 1000:
         assert {"NoneType", "EnvError[LookupError]", "CancelledError"} <= found
+        assert "TimeoutError" in found  # of `wait_for`, or of `open(wait=)`
         assert here or EnvTimeoutError.__name__ in found
         assert in_process or WorkerDiedError.__name__ in found
