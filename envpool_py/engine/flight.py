@@ -197,7 +197,7 @@ class Flight:
                         return only  # without processes, nothing else writes results
                     ids = arrivals.valid_ids()
                     if ids is None:
-                        if not arrivals.drop_stale():
+                        if not arrivals.drop_stale() and not self.take_replies():
                             self._kill_writers()
                         continue
                     if wanted is None:
@@ -299,13 +299,14 @@ class Flight:
         self._hanging = late
         self._next_look = time.monotonic() + HANGS_AFTER / 10
 
-    def take_replies(self) -> None:
-        """Note the replies that have arrived; those that nobody waits for are dropped."""
+    def take_replies(self) -> bool:
+        """Note the replies that have arrived, if any; those that nobody waits for are dropped."""
         if arrived := self.arrivals.replies():
             for token in arrived:
                 if token in self.asked:
                     self.asked[token].is_answered = True
             self.arrivals.remove_replies(arrived)
+        return bool(arrived)
 
     def take_reply(self, token: int) -> Beside | EnvError:
         """Return the reply to a request without a row that is answered, and forget both."""
@@ -448,6 +449,10 @@ class Flight:
         with interrupts.deferred():
             self.arrivals.chunks.clear()
             in_flight = self.states.in_flight()
+            for local in self.hosts.local:  # their results were beside that data
+                done = set(local.ids).difference(token & ID_MASK for token in local.left())
+                ids = np.array([i for i in done if in_flight[i]], np.intp)
+                self.arrivals.chunks.append(self.states.tokens[ids].tobytes())
             asked = {token & ID_MASK for token in self.asked}
             for host in supervisor.hosts:
                 if in_flight[host.ids].any() or not asked.isdisjoint(host.ids):

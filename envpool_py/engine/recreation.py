@@ -65,7 +65,9 @@ class Recreation:
         known, errors = self.failed.get(i), [error]
         request = None if known is None else known.request
         if known is not None:
-            self._flight.forget_asked(known.token)
+            if known.token in self._flight.asked:  # else its reply may be taken for a later one
+                self._flight.forget_asked(known.token)
+                self._flight.drop_result(i)
             if request is not None and known.why is Why.FAILED:
                 errors = [*known.errors, error]
         self.failed[i] = Failed(errors, due, request)

@@ -123,7 +123,7 @@ class CustomWorkerHost(InlineHost):
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> bool:
-        waiting = {id(self._workers[token & ID_MASK]): token & ID_MASK for token in self._left()}
+        waiting = {id(self._workers[token & ID_MASK]): token & ID_MASK for token in self.left()}
         workers = [self._workers[i] for i in waiting.values() if only is None or i in only]
         if not workers:
             return False

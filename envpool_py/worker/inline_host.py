@@ -90,12 +90,13 @@ class InlineHost:
         """Queue these tokens; those of steps and plain resets have no request."""
         for token, request in requests.items():
             self._requests[token] = request.with_own_arguments()
-        self._fill(self._left() + tokens)
+        self._fill(self.left() + tokens)
 
     def _fill(self, tokens: list[int]) -> None:
         self._queue = tokens, iter(tokens)
 
-    def _left(self) -> list[int]:
+    def left(self) -> list[int]:
+        """Return the tokens of the requests that were not begun."""
         tokens, todo = self._queue
         return tokens[len(tokens) - length_hint(todo) :]
 
@@ -108,7 +109,7 @@ class InlineHost:
         Return after ``limit`` requests, or after ``seconds``; False if there were no requests.
         """
         if only is not None:
-            self._fill(sorted(self._left(), key=lambda token: token & ID_MASK not in only))
+            self._fill(sorted(self.left(), key=lambda token: token & ID_MASK not in only))
             limit = min(limit, sum(token & ID_MASK in only for token in self._queue[0]))
         tokens, todo = self._queue
         if not limit or not length_hint(todo):
@@ -145,7 +146,7 @@ class InlineHost:
         return [begun[-1] & ID_MASK]
 
     def cancel(self, ids: set[int]) -> set[int]:
-        left = self._left()
+        left = self.left()
         kept = [token for token in left if token & ID_MASK not in ids]
         self._requests = {t: r for t, r in self._requests.items() if t in kept}
         self._fill(kept)

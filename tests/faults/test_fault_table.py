@@ -15,6 +15,7 @@ from gymnasium.error import ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.env.heartbeat import NUMBERS, Heartbeat
+from envpool_py.env.request import ASK, pack_token
 from envpool_py.errors import PACKAGE
 from envpool_py.worker import process_host, watchdog
 from envpool_py.worker.file_descriptors import is_readable
@@ -160,6 +161,27 @@ def test_a_process_ends(place, where, name, tmp_path):
         assert pool.reset([1])[0].tolist() == [[1, 0, 0]], "it starts the process again"
         assert pool.restarts.tolist() == [int(i in mates) for i in range(3)]
         goes_on(pool, [0, 1, 2])
+
+
+def test_what_is_written_into_the_pipe_loses_no_row_of_this_process():
+    with reset_pool("shmem-fork-caller", autoreset_mode="same_step", wait_num=1) as pool:
+        here = pool.engine.hosts.local[0].ids[0]
+        pool.send([0], [here])
+        flight, poller = pool.engine.flight, pool.engine.hosts.supervisor.poller
+        flight.advance(1, 0.0, None)  # its row has arrived
+        os.write(poller.theirs, b"no token")
+        assert poller.collect(flight.arrivals.chunks)
+        batch = pool.recv()
+        assert [info["env_id"] for info in batch[4]] == [here]
+
+
+def test_a_reply_that_nobody_waits_for_any_more_is_dropped():
+    with reset_pool("shmem-fork") as pool:
+        pids = pool.call("pid")
+        token = int(pool.engine.states.tokens[1]) | ASK
+        os.write(pool.engine.hosts.supervisor.poller.theirs, pack_token(token))
+        goes_on(pool, [0, 1, 2])
+        assert pool.call("pid") == pids
 
 
 @pytest.mark.slow
