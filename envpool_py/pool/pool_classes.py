@@ -152,7 +152,7 @@ BACKENDS = (*_CLASSES, "ray")
 
 
 def pool_class(backend: str, *others: str) -> Callable[..., BaseVectorEnv]:
-    """Return the class of the pools with this name; ValueError, which lists ``others``: no class."""
+    """Return the class of the pools of this name; ValueError, which also lists ``others``: none."""
     if backend not in BACKENDS:
         names = [*BACKENDS, *others]
         like = "".join(difflib.get_close_matches(str(backend), names, 1))

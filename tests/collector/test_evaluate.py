@@ -324,7 +324,7 @@ def test_a_progress_bar_and_wrong_arguments(capsys, monkeypatch):
             envpool_py.evaluate(pool, policy, tasks=[(1, None), 5])
         with pytest.raises(TypeError, match="policy must be callable, got a int"):
             envpool_py.evaluate(pool, 3, 5)
-        for wrong in (lambda obs: obs, lambda obs, ids, infos, more: obs):
+        for wrong in (lambda obs: obs, lambda *three, more: (three, more)):
             with pytest.raises(TypeError, match=r"is called as policy\(obs, env_ids\): "):
                 AsyncCollector(pool, wrong)
     with pytest.raises(TypeError, match="pool must be a pool such as"):

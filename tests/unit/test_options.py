@@ -94,7 +94,7 @@ UNKNOWN = [
     (make, {"size": 3}, KWARGS),
     (make, {"policy_us": 3}, "make does not take policy_us"),
     (DummyVectorEnv, {"threads_per_process": 2}, PROCESSES),
-    (DummyVecEnv, {"step_timeout": 2}, "take step_timeout; pass it to SubprocVecEnv or ShmemVecE"),
+    (DummyVecEnv, {"step_timeout": 2}, "take step_timeout; use SubprocVecEnv or ShmemVecEnv"),
     (make, {"backend": "dummy", "threads_per_process": 2}, "make(backend='dummy') does not take"),
     (make, {"backend": "dummy", "num_processes": 2}, "make(backend='dummy') does not take num_pr"),
     (make, {"backend": "dummy", "context": "fork"}, "make(backend='dummy') does not take context"),
