@@ -67,12 +67,11 @@ def check_pool_and_policy(pool: Any, policy: Any) -> None:
         raise TypeError(text)
     if not callable(policy):
         raise TypeError(f"policy must be callable, got a {type(policy).__name__}")
+    more = {"infos": None} if takes_infos(policy) else {}
     try:
-        bind = inspect.signature(policy).bind
-    except (TypeError, ValueError):  # a callable without a readable signature
-        return
-    try:
-        bind(None, None, **({"infos": None} if takes_infos(policy) else {}))
+        inspect.signature(policy, follow_wrapped=False).bind(None, None, **more)
+    except ValueError:  # a callable without a readable signature
+        pass
     except TypeError as error:
         raise TypeError(f"policy is called as policy(obs, env_ids): {error}") from None
 

@@ -35,8 +35,7 @@ def action_columns(
         if isinstance(column, np.ndarray) and column.ndim and column.dtype.hasobject:
             column = list(column)
         if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
-            text = f"agent {agent!r}: expected {len(ids)} actions, one per env; got one"
-            raise TypeError(text)
+            raise TypeError(f"agent {agent!r}: got a scalar, not {len(ids)} actions")
         counted = isinstance(column, list) or hasattr(column, "ndim")
         if counted and len(column) != len(ids):
             raise ValueError(f"agent {agent!r}: got {len(column)} actions for {len(ids)} envs")
