@@ -183,8 +183,9 @@ def test_an_info_that_holds_itself(place):
 @pytest.mark.parametrize(
     ("place", "fault"),
     [
-        *(("shmem-fork", fault) for fault in ("value", "SIGKILL", "hang", "by hand")),
-        *(("dummy", "value"), ("thread", "by hand"), *slow(("shmem-spawn-packed", "SIGKILL"))),
+        *(("shmem-fork", fault) for fault in ("value", "SIGKILL", "by hand")),
+        *(("dummy", "value"), ("thread", "by hand")),
+        *slow(("shmem-spawn-packed", "SIGKILL"), ("shmem-fork", "hang")),
     ],
 )
 def test_the_file_of_a_monitor_goes_on_after_a_restart(place, fault, tmp_path):
