@@ -155,8 +155,9 @@ def pool_class(backend: str, *others: str) -> Callable[..., BaseVectorEnv]:
     """Return the class of the pools of this name; ValueError, which also lists ``others``: none."""
     if backend not in BACKENDS:
         names = [*BACKENDS, *others]
-        like = [f"; did you mean {n}?" for n in difflib.get_close_matches(str(backend), names, 1)]
-        raise ValueError(f"backend must be one of {', '.join(names)}, got {backend!r}{''.join(like)}")
+        like = "".join(difflib.get_close_matches(str(backend), names, 1))
+        text = f"backend must be one of {', '.join(names)}, got {backend!r}"
+        raise ValueError(text + (f"; did you mean {like}?" if like else ""))
     if backend in _CLASSES:
         return _CLASSES[backend]
     of_ray: Callable[..., BaseVectorEnv] = importlib.import_module("envpool_py.ray").RayVectorEnv
