@@ -66,6 +66,8 @@ def find(env: Env) -> Any:
                 hint = f"; an Atari game is named 'ALE/{name}'"
             elif not place and not isinstance(error, gym.error.VersionNotFound):
                 hint = f"; if another module registers it, write 'module:{name}'"
+                if name.startswith(("atari/", "butterfly/", "classic/", "mpe/", "sisl/")):
+                    hint += "; an env of PettingZoo: pass a callable that wraps it in PettingZooEnv"
             raise type(error)(f"{error}{hint}") from None
     if not callable(found):
         raise TypeError(f"{env} is a {type(found).__name__}, not a class or function")

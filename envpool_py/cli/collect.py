@@ -85,6 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _show(facts: dict[str, Any]) -> None:
     """Write the facts that have a value to stdout."""
+    failed = facts["failed"]
     shown = {
         "episodes": exact(facts["episodes"]),
         "steps": exact(facts["steps"]),
@@ -95,6 +96,7 @@ def _show(facts: dict[str, Any]) -> None:
         "rows per batch": f"{facts['rows_per_batch']:.1f}",
         "seed": str(facts["seed"]),
         "restarts": exact(facts["restarts"]) if facts["restarts"] else None,
+        "failed": f"{exact(failed)}; return and length include them" if failed else None,
         "file": facts["file"],
     }
     show_table((name, value) for name, value in shown.items() if value is not None)
@@ -155,6 +157,7 @@ def _collect(
     """
     returns: list[float] = []  # the parts of a vector reward are added up
     lengths: list[int] = []
+    failed = 0
     started = time.perf_counter()
 
     def progress() -> tuple[float, str]:
@@ -177,6 +180,7 @@ def _collect(
                         return 1
                 returns.append(float(np.sum(episode.total_reward)))
                 lengths.append(len(episode))
+                failed += episode.failed
     except KeyboardInterrupt:
         return INTERRUPTED
     except EnvError as error:
@@ -198,6 +202,7 @@ def _collect(
             "steps_per_second": collector.num_steps / max(seconds, 1e-9),
             "rows_per_batch": collector.num_rows / max(collector.num_batches, 1),
             "restarts": int(collector.pool.restarts.sum()),
+            "failed": failed,
         }
     return 0
 

@@ -20,7 +20,7 @@ from envpool_py.cli.naming import (
     printable,
 )
 from envpool_py.cli.progress import showing
-from envpool_py.errors import EnvError, ReplayError
+from envpool_py.errors import EnvError, ReplayError, name_ids
 from envpool_py.record import file_format
 from envpool_py.record.untrusted_files import require
 from envpool_py.replayer import Replay, replay
@@ -94,7 +94,11 @@ def run(args: argparse.Namespace) -> int:
 def _debug(error: BaseException) -> None:
     """Open the debugger where the env raised; the error itself has the frames of the pool."""
     if error.__cause__ is None:
-        complain("no env raised here, so there is nothing to debug; see --deaths")
+        text = "no env raised here, so there is nothing to debug"
+        if isinstance(error, EnvError):
+            text = f"{name_ids(error.env_ids)}: the process died or hung here, without an exception"
+            text += "; to repeat that: --deaths"
+        complain(text)
         return
     while error.__cause__ is not None:
         error = error.__cause__

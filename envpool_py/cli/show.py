@@ -43,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_episodes(path: Path) -> dict[str, Any]:
     episodes = load(path, mmap=True)
-    returns = np.asarray(episodes.returns)
     return {
         "kind": "episodes",
         **{"env" if name == "env_id" else name: each for name, each in episodes.metadata.items()},
@@ -51,7 +50,8 @@ def _of_episodes(path: Path) -> dict[str, Any]:
         "action_space": str(episodes.action_space),
         "episodes": len(episodes),
         "steps": int(episodes.lengths.sum()),
-        "returns": returns.reshape(len(returns), -1).sum(axis=1).tolist(),
+        "failed": int(episodes.failed.sum()),
+        "returns": episodes.returns.sum(axis=tuple(range(1, episodes.returns.ndim))).tolist(),
         "lengths": episodes.lengths.tolist(),
         "bytes": sum(file.stat().st_size for file in path.iterdir()),
     }
@@ -119,6 +119,6 @@ def _text(name: str, value: Any) -> str:
         return ", ".join([*map(str, value[:8]), *more]) or "-"
     if value is None:
         return "-"
-    if name in ("episodes", "steps", "restarts", "num_envs"):
+    if name in ("episodes", "steps", "failed", "restarts", "num_envs"):
         return exact(value)
     return filesize.decimal(value) if name == "bytes" else str(value)

@@ -101,10 +101,12 @@ def duration(seconds: float) -> str:
 
 
 def figures(values: Sequence[float]) -> str:
-    """The mean, the least and the greatest."""
+    """The mean and its standard error, the least and the greatest."""
     if not values:
         return "-"
-    return f"mean {_short(np.mean(values))}, {_short(min(values))} to {_short(max(values))}"
+    mean, more = _short(np.mean(values)), len(values) - 1
+    error = f", standard error {np.std(values) / more**0.5:.4g}" if more else ""
+    return f"mean {mean}{error}, {_short(min(values))} to {_short(max(values))}"
 
 
 def _short(value: Any) -> str:

@@ -510,6 +510,7 @@ class AsyncCollector:
             truncated=ends[1],
             extras=extras,
             infos=tuple(seen[-1]) if self._keep_infos else (),
+            failed="env_error" in batch.infos[k],
         )
         self._finished_steps[env_id] += len(rewards)
         self.num_episodes += 1

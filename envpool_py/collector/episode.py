@@ -36,6 +36,7 @@ class Episode:
         truncated: ``(L,)`` bool; False but for the last.
         extras: the extras of the policy, by name: arrays ``(L, ...)``.
         infos: the ``L + 1`` info dicts, that of the reset first; empty without ``keep_infos``.
+        failed: whether the env failed in the last step, and the pool restarted it.
     """
 
     env_id: int
@@ -49,6 +50,7 @@ class Episode:
     truncated: NDArray[np.bool_]
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)
     infos: tuple[dict[str, Any], ...] = ()
+    failed: bool = False
 
     def __len__(self) -> int:
         return len(self.rewards)

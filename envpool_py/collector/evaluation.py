@@ -44,6 +44,7 @@ class Evaluation:
         tasks: ``(E,)`` int64, the positions of the tasks; not all in the ``finished`` of an error.
         failed: ``(E,)`` bool, the tasks whose env failed; True only with ``on_failure="record"``.
         errors: the texts of the errors of these tasks, None for the others.
+        reruns: ``(E,)`` int64, how often each task was run again, as the pool restarted its env.
     """
 
     returns: NDArray[np.float64]
@@ -54,15 +55,15 @@ class Evaluation:
     tasks: NDArray[np.int64]
     failed: NDArray[np.bool_]
     errors: list[str | None]
+    reruns: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.returns)
 
     def __repr__(self) -> str:
-        failed, good = int(self.failed.sum()), self.returns[~self.failed]
-        count = f"{len(self)} episode{'s' * (len(self) != 1)}" + (
-            f", {failed} failed" if failed else ""
-        )
+        good, count = self.returns[~self.failed], f"{len(self)} episode{'s' * (len(self) != 1)}"
+        for number, what in ((self.failed.sum(), "failed"), (self.reruns.sum(), "run again")):
+            count += f", {number} {what}" if number else ""
         if not len(good) or good.ndim > 1:
             return f"<Evaluation of {count}>"
         deviation, length = good.std(), self.lengths[~self.failed].mean()
@@ -142,9 +143,9 @@ def evaluate(
             with pool._inner.single_episodes(retries=on_failure == "raise"):
                 run.run()
         except EnvError as error:
-            error.finished = _results(run.found)
+            error.finished = _results(run)
             raise
-    return _results(run.found)
+    return _results(run)
 
 
 class _Outcome(NamedTuple):
@@ -158,10 +159,10 @@ class _Outcome(NamedTuple):
     error: str | None = None
 
 
-def _results(found: dict[int, _Outcome]) -> Evaluation:
-    tasks = sorted(found)
+def _results(run: _Run) -> Evaluation:
+    tasks = sorted(run.found)
     totals, lengths, terminated, truncated, infos, errors = (
-        zip(*(found[n] for n in tasks), strict=True) if tasks else [()] * 6
+        zip(*(run.found[n] for n in tasks), strict=True) if tasks else [()] * 6
     )
     shape = max(map(np.shape, totals), default=())  # that of NaN is ()
     return Evaluation(
@@ -173,6 +174,7 @@ def _results(found: dict[int, _Outcome]) -> Evaluation:
         np.array(tasks, np.int64),
         np.array([error is not None for error in errors], np.bool_),
         list(errors),
+        run.reruns[tasks],
     )
 
 
@@ -196,6 +198,7 @@ class _Run:
         self._task, self._length = np.full(len(pool), -1), np.zeros(len(pool), np.int64)
         self._total: list[Any] = [0.0] * len(pool)
         self.found: dict[int, _Outcome] = {}
+        self.reruns = np.zeros(len(tasks), np.int64)
 
     def run(self) -> None:
         """Run all tasks. EnvError: an env failed, and ``on_failure`` is ``"raise"``."""
@@ -250,7 +253,9 @@ class _Run:
             is_final = "final_obs" in info  # of an env that was recreated, or of a custom worker
             # A turn-based env goes on where one of its agents has ended.
             ends[k] = is_final or self._pool._inner.is_over(i)
-            if ends[k] and "env_error" not in info:
+            if "env_error" in info:
+                self.reruns[self._task[i]] += 1
+            elif ends[k]:
                 info = info["final_info"] if is_final else info
                 info.pop("env_id", None)
                 flags = bool(terminated[k]), bool(truncated[k])
@@ -283,7 +288,8 @@ class _Run:
         ids = ids[self._task[ids] >= 0]
         if self._raises:
             ran = ", ".join(map(str, self._task[ids]))
-            error.message = f"{error.message}; evaluate ran task {ran}"
+            error.message += f"; evaluate ran task {ran}"
+            error.message += '; pass on_failure="record" to count such tasks as failed'
             raise error
         for i in ids.tolist():
             self._record(i, int(self._length[i]), error.text)

@@ -205,7 +205,7 @@ class EpisodeWriter:
         ints = [(name, np.int64) for name in INDEX[:-1]]
         row = np.zeros(1, [*ints, ("return", np.float64, total.shape)])
         counts = self.num_steps, self.num_steps + self.num_episodes, len(episode)
-        own = *counts, episode.env_id, episode.episode_id, *seeds
+        own = *counts, episode.env_id, episode.episode_id, *seeds, episode.failed
         row[0] = (*own, self._info_bytes, len(arrays["infos"]), total)
         return row
 

@@ -59,7 +59,7 @@ class PolicyWithInfos(Protocol):
 
 
 def check_pool_and_policy(pool: Any, policy: Any) -> None:
-    """Raise TypeError unless this is a pool of this package and the policy is callable."""
+    """Raise TypeError unless this is a pool of this package and the policy can be called."""
     if not isinstance(pool, BaseVectorEnv):
         text = f"pool must be a pool such as ShmemVectorEnv, got a {type(pool).__name__}"
         if isinstance(getattr(pool, "pool", None), BaseVectorEnv):
@@ -67,6 +67,13 @@ def check_pool_and_policy(pool: Any, policy: Any) -> None:
         raise TypeError(text)
     if not callable(policy):
         raise TypeError(f"policy must be callable, got a {type(policy).__name__}")
+    more = {"infos": None} if takes_infos(policy) else {}
+    try:
+        inspect.signature(policy, follow_wrapped=False).bind(None, None, **more)
+    except ValueError:  # a callable without a readable signature
+        pass
+    except TypeError as error:
+        raise TypeError(f"policy is called as policy(obs, env_ids): {error}") from None
 
 
 def takes_infos(policy: Callable[..., Any]) -> bool:

@@ -30,13 +30,13 @@ from envpool_py.record.untrusted_files import (
 FORMAT, METADATA = "envpool_py episodes", "metadata.json"
 
 #: Incremented with every change that another reader cannot read.
-VERSION = 2
+VERSION = 3
 
 NO_SEED = -1  # in place of a seed
 #: The columns of ``episodes.npy``, a row for each episode; all but the last are int64.
 INDEX = (
     *("start", "observation_start", "length", "env_id", "episode_id", "env_seed", "seed"),
-    *("info_start", "info_bytes", "return"),
+    *("failed", "info_start", "info_bytes", "return"),
 )
 
 
@@ -63,6 +63,7 @@ class Episodes(Sequence[Episode]):
         episode_ids: ``(n,)``.
         env_seeds: ``(n,)``, -1 where there was none.
         seeds: ``(n,)``, -1 where there was none.
+        failed: ``(n,)`` bool, episodes that the failure of an env ended.
         lengths: ``(n,)``, steps.
         returns: ``(n,)`` or ``(n, m)``, sums of rewards.
         starts: ``(n,)``, the first row of each episode in ``actions``, ``rewards``, ...
@@ -97,6 +98,7 @@ class Episodes(Sequence[Episode]):
         self.env_ids, self.episode_ids = table["env_id"], table["episode_id"]
         self.env_seeds, self.seeds = table["env_seed"], table["seed"]
         self.lengths, self.returns = table["length"], table["return"]
+        self.failed = table["failed"] > 0
         self.starts, self.observation_starts = table["start"], table["observation_start"]
         self.columns: dict[str, Any] = {
             name: column[: int(spans(name, table)[1].sum())] for name, column in columns.items()
@@ -142,6 +144,7 @@ class Episodes(Sequence[Episode]):
             truncated=self.truncated[rows],
             extras=spaces.take(self.extras, rows),
             infos=self._infos_of(k),
+            failed=bool(self.failed[k]),
         )
 
     @property

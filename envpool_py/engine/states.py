@@ -25,9 +25,9 @@ STEPPING, RESETTING, DEAD = range(5, 8)
 
 _WHY_RESET = {
     NEVER_RESET: "reset before step",
-    RAISED: "it has raised; reset before step",
-    INTERRUPTED: "its last request was cancelled; reset before step",
-    RESTARTED: "it was restarted; reset before step",
+    RAISED: "an exception was raised; reset before step",
+    INTERRUPTED: "the last request was cancelled; reset before step",
+    RESTARTED: "restarted; reset before step",
 }
 
 _ALL_READY = bytes([READY])

@@ -34,7 +34,9 @@ def action_columns(
         column = actions.get(agent, [None] * len(ids))
         if isinstance(column, np.ndarray) and column.ndim and column.dtype.hasobject:
             column = list(column)
-        counted = isinstance(column, list) or getattr(column, "ndim", 0) > 0
+        if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
+            raise TypeError(f"agent {agent!r}: got a scalar, not {len(ids)} actions")
+        counted = isinstance(column, list) or hasattr(column, "ndim")
         if counted and len(column) != len(ids):
             raise ValueError(f"agent {agent!r}: got {len(column)} actions for {len(ids)} envs")
         if isinstance(column, (list, tuple)):

@@ -188,6 +188,8 @@ def check_options(
         text += f"; {meant} must be {fixed[meant].value!r}, because {fixed[meant].reason}"
     elif meant == "num_processes" and "num_threads" in known:
         text += f"; {name} takes num_threads"
+    elif name == "DummyVecEnv" and first in OF_PROCESSES:
+        text += "; use SubprocVecEnv or ShmemVecEnv: make_vec_env(..., vec_env_cls=ShmemVecEnv)"
     elif meant in _HINTS.keys() - known and (not foreign or meant == "num_processes"):
         also = "" if meant == first else f"; {name} does not take {meant}"
         text += f"{also}; {_HINTS[meant]}"

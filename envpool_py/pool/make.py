@@ -86,7 +86,7 @@ def make(
             daemonic process.
         gymnasium.error.Error: the id is not registered.
     """
-    cls = pool_class("shmem" if backend == "auto" else backend)
+    cls = pool_class("shmem" if backend == "auto" else backend, "auto")
     given: dict[str, Any] = {**_DEFAULTS, **options}
     if given.get("caller_steps", False) is None:
         del given["caller_steps"]

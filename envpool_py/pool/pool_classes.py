@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 from collections.abc import Callable, Sequence
@@ -150,10 +151,13 @@ _CLASSES: dict[str, type[BaseVectorEnv]] = {
 BACKENDS = (*_CLASSES, "ray")
 
 
-def pool_class(backend: str) -> Callable[..., BaseVectorEnv]:
-    """Return the class of the pools with this name; ValueError: there is none."""
+def pool_class(backend: str, *others: str) -> Callable[..., BaseVectorEnv]:
+    """Return the class of the pools of this name; ValueError, which also lists ``others``: none."""
     if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+        names = [*BACKENDS, *others]
+        like = "".join(difflib.get_close_matches(str(backend), names, 1))
+        text = f"backend must be one of {', '.join(names)}, got {backend!r}"
+        raise ValueError(text + (f"; did you mean {like}?" if like else ""))
     if backend in _CLASSES:
         return _CLASSES[backend]
     of_ray: Callable[..., BaseVectorEnv] = importlib.import_module("envpool_py.ray").RayVectorEnv

@@ -72,7 +72,9 @@ def test_the_summary_and_the_metadata(tmp_path, cli):
     assert float(table.pop("seconds")) > 0
     assert float(table.pop("steps/s").replace(" ", "")) > 0
     # Rewards of episode k are 100 k + t for t = 1 to 4, times 10 and plus 1.
-    figures = "return mean 4104, 104 to 8104; length mean 4, 4 to 4; rows per batch 2.0"
+    error = np.std([104, 4104, 8104] * 2, ddof=1) / 6**0.5
+    figures = f"return mean 4104, standard error {error:.4g}, 104 to 8104; length mean 4,"
+    figures += " standard error 0, 4 to 4; rows per batch 2.0"
     shown = "; ".join(f"{name} {value}" for name, value in table.items())
     assert shown == f"episodes 6; steps 24; {figures}; seed 9; file {tmp_path}/a"
     found = load(tmp_path / "a").metadata

@@ -18,8 +18,9 @@ from envpool_py.cli.naming import code_of, env_fn_of, imported
 from envpool_py.record import file_format
 from tests.cli import parts
 from tests.cli.parts import COUNT
-from tests.support.envs import CountEnv
+from tests.support.envs import CountEnv, FaultEnv
 from tests.support.helpers import ROOT
+from tests.support.places import PLACES
 
 PAGE = (ROOT / "docs/commands.md").read_text().replace(" \\\n    ", " ")
 CORRIDOR = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
@@ -268,3 +269,13 @@ def test_each_error_is_shown_with_its_place(tmp_path, cli, monkeypatch):
     assert shown.table()["pool"] == ["DummyVectorEnv"]
     errors = re.findall("env .: .*boom", shown.out)
     assert errors == [f"env {i}: step raised ValueError: boom" for i in range(2)]
+
+
+def test_a_death_has_no_line_to_debug(tmp_path, cli):
+    with PLACES["shmem-fork"]([FaultEnv] * 2, record=tmp_path / "a") as pool:
+        pool.reset()
+        with pytest.raises(envpool_py.WorkerDiedError):
+            pool.step(["", "SIGKILL"])
+    ended = cli(f"replay {tmp_path}/a tests.support.envs:FaultEnv --pdb")
+    text = "env 1: the process died or hung here, without an exception; to repeat that: --deaths\n"
+    assert text in ended.err

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from envpool_py import DummyVectorEnv
-from envpool_py.collector import Episode, save
+from envpool_py.collector import Episode, load, save
 from tests.faults.helpers import MODES
 from tests.support import envs
 from tests.support.helpers import ROOT
@@ -41,14 +41,19 @@ def test_restarts_are_those_that_collect_counts(fault, processes, tmp_path, cli)
     path = tmp_path / "a.record"
     env = f"tests.cli.parts:failing --env-kwarg fault={fault}"
     limits = f"--num-envs 3 --episodes 12 --num-processes {processes} --seed 1"
-    ended = cli(f"collect {env} {limits} --on-error restart --record {path}")
+    ended = cli(f"collect {env} {limits} --on-error restart --record {path} --out {tmp_path}/a")
     assert ended.status == 0
     found = json.loads(cli(f"show {path} --json -").out)
     assert found["restarts"] == len(found["errors"]) == int(ended.table()["restarts"][0]) > 0
+    failed = json.loads(cli(f"show {tmp_path}/a --json -").out)["failed"]
+    assert ended.table()["failed"] == [f"{failed}; return and length include them"]
+    assert failed == load(tmp_path / "a").failed.sum() > 0
 
 
-def test_letters_that_the_terminal_lacks(tmp_path):
+def test_no_episodes_and_letters_that_the_terminal_lacks(tmp_path, cli):
     path = tmp_path / "a"
+    save(path, [], *SPACES)
+    assert json.loads(cli(f"show {path} --json -").out)["returns"] == []
     save(path, [EPISODE], *SPACES, {"env_id": "Gr\u00f6\u00dfe-v0"})
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
     program = [sys.executable, "-m", "envpool_py.cli", "show", str(path)]

@@ -107,8 +107,9 @@ def test_a_lost_episode_is_run_again(place, mode, tmp_path):
     options = {**RESTART, "autoreset_mode": mode, "wait_num": 1}
     with PLACES[place](fns, **options) as pool:
         result = envpool_py.evaluate(pool, policy, tasks=TASKS)
-        assert pool.restarts.sum() == 4
+        assert pool.restarts.sum() == result.reruns.sum() == 4
     assert equal(rows(result), by_hand(TASKS))
+    assert f"<Evaluation of {len(TASKS)} episodes, 4 run again: mean " in repr(result)
 
 
 @pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
@@ -204,6 +205,7 @@ def test_a_task_that_fails_is_a_result(place, fault, budget, mode):
     for n, error in enumerate(found.errors):
         assert (text in error) if n in bad else error is None
     assert found.tasks.tolist() == [*range(10)]
+    assert not found.reruns.any()
     assert f"10 episodes, {len(bad)} failed: mean return" in repr(found)
     assert not again.failed.any()
 
@@ -230,7 +232,7 @@ def test_failed_tasks_of_vector_rewards_and_of_no_task_at_all():
 def test_the_error_has_the_results_of_the_finished_tasks(place):
     tasks = [(n, {"fault": "step"} if n == 6 else None) for n in range(10)]
     with PLACES[place]([partial(FailingEnv, i, 3) for i in range(2)], wait_num=2) as pool:
-        with pytest.raises(EnvError, match="boom.*; evaluate ran task 6") as caught:
+        with pytest.raises(EnvError, match="task 6; pass on_failure=.record") as caught:
             envpool_py.evaluate(pool, act, tasks=tasks)
         found = caught.value.finished
         assert isinstance(found, Evaluation)
@@ -322,6 +324,9 @@ def test_a_progress_bar_and_wrong_arguments(capsys, monkeypatch):
             envpool_py.evaluate(pool, policy, tasks=[(1, None), 5])
         with pytest.raises(TypeError, match="policy must be callable, got a int"):
             envpool_py.evaluate(pool, 3, 5)
+        for wrong in (lambda obs: obs, lambda *three, more: (three, more)):
+            with pytest.raises(TypeError, match=r"is called as policy\(obs, env_ids\): "):
+                AsyncCollector(pool, wrong)
     with pytest.raises(TypeError, match="pool must be a pool such as"):
         envpool_py.evaluate("pool", policy, 5)
 

@@ -48,13 +48,14 @@ KINDS += ("multi-binary", "text", "tuple", "nested", "vectors")
 @pytest.mark.parametrize("mmap", [False, True])
 def test_a_file_gives_back_what_was_put_in(tmp_path, name, mmap):
     episodes, both = make_episodes(name)
+    episodes[1] = replace(episodes[1], failed=True)
     save(tmp_path / "a", episodes, *both, {"what": [1, "x"]})
     found = load(tmp_path / "a", mmap=mmap)
     assert found.metadata == {"what": [1, "x"]}
     assert (found.observation_space, found.action_space) == both
     rows = []
     for one, other in zip(in_order(episodes), found, strict=True):
-        for part in ("env_id", "episode_id", "env_seed", "seed", "infos", "extras"):
+        for part in ("env_id", "episode_id", "env_seed", "seed", "infos", "extras", "failed"):
             assert equal(getattr(one, part), getattr(other, part)), part
         outcome, read_outcome = ((e.rewards, e.terminated, e.truncated) for e in (one, other))
         assert equal(outcome, tuple(map(np.asarray, read_outcome)))
@@ -79,7 +80,7 @@ def test_a_file_is_read_by_numpy_alone_and_as_a_sequence(tmp_path):
     save(tmp_path / "a", episodes, *both)
     arrays = {path.stem: np.load(path) for path in (tmp_path / "a").glob("*.npy")}
     assert {"observations%2Fb%2F1%2Fflags", "actions%2Fa", "extras%2Flog~1prob"} <= arrays.keys()
-    assert json.loads((tmp_path / "a" / "metadata.json").read_text())["version"] == 2
+    assert json.loads((tmp_path / "a" / "metadata.json").read_text())["version"] == 3
     for row, episode in zip(arrays["episodes"], episodes, strict=True):
         start, first, length = row["start"], row["observation_start"], len(episode)
         assert (row["env_id"], row["length"]) == (episode.env_id, length)

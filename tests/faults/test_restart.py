@@ -285,7 +285,7 @@ def test_a_lost_step_is_a_truncated_row(place, mode, how):
             assert not batch[3][kept].any()
             assert not any("env_error" in info or "final_obs" in info for info in batch[4][kept])
             if mode is None:
-                with pytest.raises(ResetNeeded, match="env.* 0.*: it was restarted; reset"):
+                with pytest.raises(ResetNeeded, match="env.* 0.*: restarted; reset"):
                     pool.step(GOOD)
                 assert pool.reset(lost)[0].tolist() == [[k, 0, 0] for k in lost]
             if mode == "next_step":  # the action is ignored

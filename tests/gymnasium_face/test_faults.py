@@ -218,7 +218,7 @@ def test_envs_of_this_process(env_fns, held):
         envs.step_async([0, 4, 0])
         with pytest.raises(KeyboardInterrupt):
             envs.step_wait()
-    with pytest.raises(ResetNeeded, match="env 1: its last request was cancelled"):
+    with pytest.raises(ResetNeeded, match="env 1: the last request was cancelled"):
         envs.step_wait()
     assert steps(envs.reset(options=ONE)) == [11, 0, 1]
     assert steps(envs.step(NOTHING)) == [12, 1, 2]

@@ -173,6 +173,7 @@ BAD_ACTIONS = [
     ([LEGAL, LEGAL], ValueError, "got 2 actions for 1 envs"),
     ([3], TypeError, "env 1: actions must be a dict {agent: action}, got int"),
     (3, TypeError, "actions: got a int; pass a dict"),
+    ({**ONE, "fawn_0": 0}, TypeError, "agent 'fawn_0': got a scalar, not 1 actions"),
     ([{**LEGAL, "fawn_0": [1, 2]}], ValueError, "env 1: action['fawn_0'] has shape"),
     ({**ONE, "wolf_0": [1]}, ValueError, "actions: unknown agent 'wolf_0'"),
     ({"hunter_0": [0], "fawn_0": [0]}, ValueError, "env 1: no action for agent 'hunter_1'"),

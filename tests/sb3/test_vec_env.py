@@ -251,7 +251,7 @@ def test_an_exception_of_an_env(make):
         venv.step(VALUE)
     # Attributes can be read, and nothing of the failed step is left over.
     assert venv.get_attr("resets") == [1, 1, 1]
-    with pytest.raises(gym.error.ResetNeeded, match="env 1: it has raised"):
+    with pytest.raises(gym.error.ResetNeeded, match="env 1: an exception was raised"):
         venv.step(NOTHING)
     venv.env_method("reset", indices=1)
     assert venv.step(NOTHING)[0][:, 1:].tolist() == [[0, 2], [1, 1], [0, 2]]

@@ -18,6 +18,7 @@ from envpool_py import (
     options,
 )
 from envpool_py.pool import keywords
+from envpool_py.sb3 import DummyVecEnv
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
 
@@ -93,6 +94,7 @@ UNKNOWN = [
     (make, {"size": 3}, KWARGS),
     (make, {"policy_us": 3}, "make does not take policy_us"),
     (DummyVectorEnv, {"threads_per_process": 2}, PROCESSES),
+    (DummyVecEnv, {"step_timeout": 2}, "take step_timeout; use SubprocVecEnv or ShmemVecEnv"),
     (make, {"backend": "dummy", "threads_per_process": 2}, "make(backend='dummy') does not take"),
     (make, {"backend": "dummy", "num_processes": 2}, "make(backend='dummy') does not take num_pr"),
     (make, {"backend": "dummy", "context": "fork"}, "make(backend='dummy') does not take context"),

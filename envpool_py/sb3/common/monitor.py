@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ class EpisodeLog:
             # An env that a pool recreates continues the file of the env before it.
             override_existing &= not Recreated.is_made()
             self.results_writer = ResultsWriter(filename, header, columns, override_existing)
+            self.t_start = self.results_writer.t_start
 
     def _logged(self, total: Any, length: Any, info: Mapping[str, Any], **more: Any) -> Any:
         """Write an episode that has ended; return its ``info["episode"]``."""
@@ -59,8 +61,8 @@ class Monitor(EpisodeLog, gym.Wrapper[Any, Any, Any, Any]):
     That is a dict of ``r`` (the return, to 6 digits), ``l`` (the length), ``t`` (seconds since the
     monitor was made, to 6 digits), of the entries ``info_keywords`` of the last info, and of the
     arguments ``reset_keywords`` of ``reset``, which are then required. A ``filename`` gets one line
-    per episode, see ``ResultsWriter``; if a pool restarts the env, the file goes on. Without
-    ``allow_early_resets``, ``reset`` may not end an episode before its time.
+    per episode, see ``ResultsWriter``; if a pool restarts the env, the file and ``t`` go on.
+    Without ``allow_early_resets``, ``reset`` may not end an episode before its time.
     """
 
     EXT = "monitor.csv"
@@ -132,7 +134,7 @@ class Monitor(EpisodeLog, gym.Wrapper[Any, Any, Any, Any]):
         return self.episode_lengths
 
     def get_episode_times(self) -> list[float]:
-        """The end of every episode, in seconds since the monitor was made."""
+        """The end of every episode, in seconds as in its ``t``."""
         return self.episode_times
 
 
@@ -141,7 +143,8 @@ class ResultsWriter:
 
     A directory gets a file ``monitor.csv``; to another name that does not end so, ``.monitor.csv``
     is added. Missing directories are made. ``extra_keys`` are columns besides ``r``, ``l`` and
-    ``t``. Without ``override_existing``, rows are appended to an existing file.
+    ``t``. Without ``override_existing``, rows are appended to an existing file, whose ``t_start``
+    stays: readers sort by ``t``.
     """
 
     def __init__(
@@ -157,13 +160,17 @@ class ResultsWriter:
         elif not path.name.endswith(Monitor.EXT):
             path = path.with_name(f"{path.name}.{Monitor.EXT}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = override_existing or not path.exists()
-        self.file_handler = path.open("w" if override_existing else "a", newline="\n")
+        self.file_handler = path.open("w+" if override_existing else "a+", newline="\n")
+        self.file_handler.seek(0)
+        begun = self.file_handler.readline()
         columns = ("r", "l", "t", *extra_keys)
         self.logger = csv.DictWriter(self.file_handler, columns, lineterminator="\n")
-        if is_new:
-            self.file_handler.write(f"#{json.dumps(dict(header or {}))}\n")
+        if not begun:
+            begun = f"#{json.dumps(dict(header or {}))}\n"
+            self.file_handler.write(begun)
             self.logger.writeheader()
+        found = re.search(r'"t_start": ([\d.]+)', begun)
+        self.t_start = float(found[1]) if found else time.time()
         self.file_handler.flush()
 
     def write_row(self, epinfo: Mapping[str, Any]) -> None:
