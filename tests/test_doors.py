@@ -256,7 +256,8 @@ class Anything(Knobs):
 def replayed(**options):
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/a.record"
-        DummyVectorEnv(FNS, record=path).close()
+        with DummyVectorEnv(FNS, record=path) as pool:
+            pool.reset()
         return replay(path, FNS, **options)
 
 

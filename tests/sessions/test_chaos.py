@@ -121,7 +121,7 @@ async def open_one(sessions, task):
         try:
             return await sessions.open(options={"task": task, "fails": False})
         except WorkerDiedError as death:
-            assert "was cancelled" in str(death)
+            assert "was cancelled" in str(death)  # noqa: PT017 - it may raise or not
 
 
 ENDINGS = (cancel_map, leave_stream, raise_in_generator)
