@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from envpool_py import seeding
-from envpool_py.collector.buffer import EpisodeBuffer, OpenRows, stacked, widened
 from envpool_py.collector.episode import Episode, Transitions
+from envpool_py.collector.episode_buffer import EpisodeBuffer, OpenRows, stacked, widened
 from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import (
     Policy,
@@ -35,7 +35,7 @@ from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool.arguments import check_wait_num
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.inner import settled
+from envpool_py.pool.engine_for_interfaces import settled
 from envpool_py.seeding import Seed
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker
 

@@ -25,7 +25,7 @@ from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.inner import settled
+from envpool_py.pool.engine_for_interfaces import settled
 
 #: The seed and the options of the reset that begins an episode.
 Task = tuple[int | None, dict[str, Any] | None]

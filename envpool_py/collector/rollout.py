@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.collector.buffer import OpenRows, stacked, widened
+from envpool_py.collector.episode_buffer import OpenRows, stacked, widened
 from envpool_py.env import spaces
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.engine.states import States
+from envpool_py.engine.env_states import States
 from envpool_py.env.request import ASK, ID_MASK, RESET, TOKEN_BYTES
 from envpool_py.env_ids import IdArray
 from envpool_py.interrupts import ordinary

@@ -31,11 +31,11 @@ import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine.batches import Batches
-from envpool_py.engine.by_hand import ByHand
 from envpool_py.engine.env_method_calls import Call, ask
+from envpool_py.engine.env_states import READY, RESETTING, STEPPING
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recovery import Recovery
-from envpool_py.engine.states import READY, RESETTING, STEPPING
+from envpool_py.engine.requested_restarts import RequestedRestarts
 from envpool_py.env import spaces
 from envpool_py.env.block import FINAL, OVER, Beside, StepResult
 from envpool_py.env.common_spec import common_spec
@@ -86,7 +86,7 @@ class Engine:
             flight.attach(self.block, self.batches)
             self.recovery = flight.recovery = Recovery(flight, options)
             self.states.death_of = self.recovery.death_of
-            self.by_hand = ByHand(flight, self.recovery.recreation)
+            self.requested_restarts = RequestedRestarts(flight, self.recovery.recreation)
         except BaseException:
             self.close()
             raise

@@ -20,13 +20,17 @@ class Phase(enum.Enum):
 
 
 class Why(enum.Enum):
-    """Why an env is recreated; ``BY_HAND`` and ``LOST`` are not tried again."""
+    """Why an env is recreated; ``REQUESTED`` and ``LOST`` are not tried again."""
 
     FAILED = "it has failed, which its next row reports"
-    BY_HAND = "``pool.restart``: nothing is reported, and no failure tried again"
-    LOST = "as BY_HAND, if at all: its row in flight raises its error"
+    REQUESTED = "``pool.restart``: nothing is reported, and no failure tried again"
+    LOST = "as REQUESTED, if at all: its row in flight raises its error"
     PLANNED = "it is recycled in a new process"
     STOPPED = "a session has stopped it: as FAILED, but nobody is told"
+
+    @property
+    def is_requested(self) -> bool:
+        return self in (Why.REQUESTED, Why.LOST)
 
 
 @dataclass

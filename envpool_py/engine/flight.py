@@ -32,8 +32,8 @@ from gymnasium.error import ClosedEnvironmentError
 from envpool_py import interrupts
 from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.batches import Batches
+from envpool_py.engine.env_states import READY, RESETTING, RESTARTED, States
 from envpool_py.engine.episode_positions import Positions
-from envpool_py.engine.states import READY, RESETTING, RESTARTED, States
 from envpool_py.env.block import BESIDE, Beside, Block
 from envpool_py.env.request import GENERATION, ID_MASK, TOKEN_BYTES, Request, pack_token
 from envpool_py.env_ids import IdArray, Selection

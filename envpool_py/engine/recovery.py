@@ -26,10 +26,10 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from envpool_py import interrupts
+from envpool_py.engine.env_states import RAISED, RESETTING, RESTARTED, STEPPING
 from envpool_py.engine.failed import Failed, Phase, Why
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
-from envpool_py.engine.states import RAISED, RESETTING, RESTARTED, STEPPING
 from envpool_py.env.executor import RecycleDue
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
@@ -157,7 +157,7 @@ class Recovery:
     def _end_lost(self, i: int) -> None:
         """Forget an error that was raised, or whose request was cancelled."""
         if self.failed[i].phase is not Phase.READY:  # a restart by hand was interrupted
-            self.failed[i].why = Why.BY_HAND
+            self.failed[i].why = Why.REQUESTED
         else:
             self.recreation.forget(i)
 
@@ -234,7 +234,7 @@ class Recovery:
         self.retries, self.tracks = True, self.enabled or self.recreation.fresh
         for failed in self.failed.values():
             if failed.why is not Why.PLANNED:  # to recycle an env is no restart
-                failed.why = Why.BY_HAND
+                failed.why = Why.REQUESTED
 
     def error_of(self, i: int) -> EnvError | None:
         """Return the error of env ``i`` if the env needs to be recreated for it."""

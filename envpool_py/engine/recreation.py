@@ -21,11 +21,11 @@ from functools import partial
 import numpy as np
 
 from envpool_py import interrupts
-from envpool_py.engine import policy
+from envpool_py.engine import restart_budget
 from envpool_py.engine.env_method_calls import ask
+from envpool_py.engine.env_states import DEAD, RESETTING
 from envpool_py.engine.failed import Failed, Phase, Why, warn_of_close
 from envpool_py.engine.flight import Asked, Flight
-from envpool_py.engine.states import DEAD, RESETTING
 from envpool_py.env.failures import env_error
 from envpool_py.env.heartbeat import CLOSING
 from envpool_py.env.request import ASK, Request
@@ -96,12 +96,12 @@ class Recreation:
             return time.monotonic()  # it pays for no crash of its neighbour
         # A pool may step envs that were never reset.
         failures, works = self.failures[i], self._works(i) or error.request == "step"
-        wait = policy.delay(self._options, failures, works=works)
+        wait = restart_budget.delay(self._options, failures, works=works)
         if wait is not None:
             self.failures[i] += 1
             return time.monotonic() + wait
         if works:
-            error.message = policy.raised_message(self._options, failures, error.message)
+            error.message = restart_budget.raised_message(self._options, failures, error.message)
         return None
 
     def death_of(self, i: int, *, is_counted: bool = True) -> EnvError:
@@ -113,7 +113,8 @@ class Recreation:
         if (begun := self._begun_in(i)) not in (None, i):
             error.message += f"; it ran env {begun}"
         if is_counted and self._works(i):
-            error.message = policy.raised_message(self._options, self.failures[i], error.message)
+            text, failures = error.message, self.failures[i]
+            error.message = restart_budget.raised_message(self._options, failures, text)
         return error
 
     def _begun_in(self, i: int) -> int | None:
@@ -257,17 +258,15 @@ class Recreation:
     def _try_again(self, i: int, failed: Failed, failure: EnvError) -> float:
         """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""
         host = self._hosts.of(i)
-        is_by_hand = failed.why in (Why.BY_HAND, Why.LOST)
-        if not is_by_hand:
+        if not failed.why.is_requested:
             if failure.env_id != i:
                 text = f"env {i}: its process was not restarted: {failure.message}"
                 failure = EnvError(text, (i,), "restart", failure.details)
             if (due := self.count(i, failure)) is not None:
                 self.fail(i, failure, due)
                 return max(due - time.monotonic(), 1e-6)
-        by_hand = (Why.BY_HAND, Why.LOST)
-        mates = [j for j in host.ids if j in self.failed and self.failed[j].why in by_hand]
-        for j in {i, *mates} if is_by_hand and host.life is not Life.RUNNING else {i}:
+        mates = [j for j in host.ids if j in self.failed and self.failed[j].why.is_requested]
+        for j in {i, *mates} if failed.why.is_requested and host.life is not Life.RUNNING else {i}:
             if self.lost(j) is None:
                 self.forget(j)
             else:
@@ -289,7 +288,7 @@ class Recreation:
 
     def _note_recreated(self, i: int, failed: Failed, request: Request) -> None:
         """Note that env ``i`` is recreated by this request of CONFIGURES, and send its own."""
-        flight, is_by_hand = self._flight, failed.why in (Why.BY_HAND, Why.LOST)
+        flight = self._flight
         made = {j: self.failed[j] for j in self._hosts.of(i).ids if j in self.failed}
         for j, each in made.items():  # others of its process are made, too, and may stay idle
             if not each.is_counted and (j == i or each.phase is Phase.STARTS):
@@ -302,18 +301,18 @@ class Recreation:
         failed.phase = Phase.READY
         if failed.request is not None:
             self.send(i, failed)
-        elif failed.why is Why.BY_HAND:
+        elif failed.why is Why.REQUESTED:
             self.forget(i)
-        if is_by_hand:
+        if failed.why.is_requested:
             self.failures[i] = 0
-        if self._states.state[i] == DEAD or is_by_hand:
+        if self._states.state[i] == DEAD or failed.why.is_requested:
             self._states.mark_recreated(i)
         if failed.why is Why.FAILED:
             if self._options.on_restart is not None:
                 self._untold.append(partial(self._options.on_restart, i, failed.errors[-1]))
             self._logged += 1
-            restarts = int(self._hosts.restarts[i])
-            if line := policy.log_line(i, restarts, self._logged, failed.errors[-1].message):
+            restarts, text = int(self._hosts.restarts[i]), failed.errors[-1].message
+            if line := restart_budget.log_line(i, restarts, self._logged, text):
                 with interrupts.suppressed():  # of a handler of the log
                     _LOGGER.warning(line)
 

@@ -20,6 +20,7 @@ from envpool_py.pettingzoo.convert import layers_of
 from envpool_py.pettingzoo.parallel import DECIDED, ByAgent, ParallelVectorEnv, side_by_side
 from envpool_py.pool.keywords import InProcessOptions, StartOptions, check_options, spell_out
 from envpool_py.pool.pool_classes import pool_class
+from envpool_py.sb3.called_in_workers import is_named
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,
@@ -28,7 +29,6 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 )
 from envpool_py.sb3.common.vec_env.pool_vec_env import DECIDED as DECIDED_BY_VEC_ENVS
 from envpool_py.sb3.common.vec_env.pool_vec_env import OverPool
-from envpool_py.sb3.inside import is_named
 from envpool_py.seeding import Seed
 
 _MASKS = "action_masks"

@@ -33,12 +33,12 @@ from envpool_py.options import AllOptions, EnvOptions, check_timeout, split
 from envpool_py.pool import arguments, call_guard, engine_for_sessions, frame_grid
 from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
-from envpool_py.pool.inner import Inner
+from envpool_py.pool.engine_for_interfaces import EngineForInterfaces
 from envpool_py.pool.keywords import ProcessPoolOptions, check_options, spell_out
 from envpool_py.pool.recv_async import recv_async
+from envpool_py.pool.requests_of_workers import join_workers
 from envpool_py.pool.stats import Meter, Stats, table
 from envpool_py.pool.tianshou_isinstance import class_of
-from envpool_py.pool.workers_call_pool import join_workers
 from envpool_py.seeding import Seed
 from envpool_py.worker import supervisor
 from envpool_py.worker.cores_and_threads import warn_of_torch
@@ -109,7 +109,7 @@ class BaseVectorEnv:
             hosts = HostGroup(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, env_by_name.of(env_fns))
-            self._inner, self.worker_class = Inner(self.engine), type(self.workers[0])
+            self._inner, self.worker_class = EngineForInterfaces(self.engine), type(self.workers[0])
             made = self.engine.env_spaces
             self.observation_space: list[Any] = SpaceList(each.observation_space for each in made)
             self.action_space: list[Any] = SpaceList(each.action_space for each in made)
@@ -284,12 +284,12 @@ class BaseVectorEnv:
         """
         ids = self._select(id, env_id).ids
         if env_fns is None:
-            self.engine.by_hand.restart(ids)
+            self.engine.requested_restarts.restart(ids)
             return
         env_fns = arguments.check_env_fns(env_fns)
         if len(env_fns) != len(ids):
             raise ValueError(f"got {len(env_fns)} env_fns for {len(ids)} envs; pass one per env")
-        self.engine.by_hand.replace(ids, env_fns)
+        self.engine.requested_restarts.replace(ids, env_fns)
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
             self.workers[i].env_fn = env_fn
 
@@ -554,7 +554,7 @@ class BaseVectorEnv:
         """Return the envs, which must accept a reset now, and one request for each."""
         envs = self._select(env_id, other)
         requests = arguments.reset_requests(envs.ids.tolist(), seed, options, kwargs)
-        self.engine.by_hand.revive(envs.ids)
+        self.engine.requested_restarts.revive(envs.ids)
         self.engine.claim_reset(envs.ids)
         if seed is not None:
             self._seed_action_spaces(envs, requests)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.engine import states
+from envpool_py.engine import env_states as states
 from envpool_py.engine.engine import Engine
 from envpool_py.env.step_times import RESET_NS, RESETS, STEP_NS, STEPS, percentile
 from envpool_py.errors import name_ids

@@ -51,9 +51,9 @@ def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
     block = data.draw(st.integers(2, 7), "block")
     env_fns = counts(num_envs, *lengths)
     with pytest.MonkeyPatch.context() as patch, DummyVectorEnv(env_fns, wait_num=wait_num) as pool:
-        patch.setattr("envpool_py.collector.buffer._LONGEST_BLOCK", block)
+        patch.setattr("envpool_py.collector.episode_buffer._LONGEST_BLOCK", block)
         if data.draw(st.booleans(), "large"):  # of which a block has room for very few
-            patch.setattr("envpool_py.collector.buffer._BLOCK_BYTES", 1)
+            patch.setattr("envpool_py.collector.episode_buffer._BLOCK_BYTES", 1)
         collector = AsyncCollector(pool, RandomPolicy(pool, 0), seed=SEED)
         found = []
         for _ in range(data.draw(st.integers(1, 3), "calls")):

@@ -13,11 +13,11 @@ from typing_extensions import Never
 
 from envpool_py import env_by_name, extras
 from envpool_py.pool.keywords import OF_PROCESSES, WHOLE, Fixed, advice
+from envpool_py.sb3.called_in_workers import class_names, find_wrapper
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnv
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
-from envpool_py.sb3.inside import class_names, find_wrapper
 
 #: Stable-Baselines3's names of our options.
 _OWN = {"num_envs": "n_envs", "backend": "vec_env_cls", "wrappers": "wrapper_class"}

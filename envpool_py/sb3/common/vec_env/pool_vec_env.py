@@ -18,8 +18,9 @@ from envpool_py.env import spaces
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.inner import settled
+from envpool_py.pool.engine_for_interfaces import settled
 from envpool_py.pool.keywords import WHOLE, Fixed, check_options
+from envpool_py.sb3.called_in_workers import call_method, class_names, has_attribute, is_wrapped_by
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnv,
     VecEnvIndices,
@@ -27,7 +28,6 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
     require,
 )
-from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 
 #: The options of the pool that the classes with ``env_fns`` decide.
 DECIDED = {

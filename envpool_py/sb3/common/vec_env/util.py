@@ -13,10 +13,10 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py.sb3.called_in_workers import class_names, is_named
 from envpool_py.sb3.common.preprocessing import parts_of
 from envpool_py.sb3.common.vec_env.base_vec_env import require
 from envpool_py.sb3.common.vec_env.vec_normalize import VecNormalize
-from envpool_py.sb3.inside import class_names, is_named
 
 
 def unwrap_vec_wrapper(env: Any, vec_wrapper_class: type[Any]) -> Any:

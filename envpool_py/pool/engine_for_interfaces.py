@@ -1,4 +1,4 @@
-"""``Inner``: what interfaces over a pool ask beyond its public methods.
+"""``EngineForInterfaces``: what interfaces over a pool ask beyond its public methods.
 
 Modules outside ``pool`` and ``engine`` reach the engine through ``pool._inner`` alone. Its methods
 do not refuse a second call at the same time; to have that, call them under ``one_at_a_time``.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from envpool_py.engine.engine import Engine
-from envpool_py.engine.states import INTERRUPTED, STEPPING
+from envpool_py.engine.env_states import INTERRUPTED, STEPPING
 from envpool_py.env.block import StepResult
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray, Selection
@@ -22,7 +22,7 @@ from envpool_py.interrupts import suppressed
 from envpool_py.record import digest
 
 
-class Inner:
+class EngineForInterfaces:
     """Questions and requests of the interfaces over a pool, and of ``replay``.
 
     Attributes:
@@ -137,7 +137,7 @@ class Inner:
 
     def recreate(self, i: int, life: Mapping[str, Any]) -> None:
         """Recreate env ``i``; ``life``: the seed and the episode with which it goes on."""
-        self._engine.by_hand.restart(np.array([i]))
+        self._engine.requested_restarts.restart(np.array([i]))
         self._engine.recovery.recreation.configure([i], **life)
 
     def last_obs(self, i: int) -> Any:

@@ -8,10 +8,10 @@ import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine.env_method_calls import Call, ask
+from envpool_py.engine.env_states import DEAD
 from envpool_py.engine.failed import Failed, Phase, Why
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
-from envpool_py.engine.states import DEAD
 from envpool_py.env.request import Request
 from envpool_py.env_ids import IdArray
 from envpool_py.errors import EnvError, name_ids
@@ -23,7 +23,7 @@ from envpool_py.worker.supervisor import GRACE
 _PING = Request("ping")
 
 
-class ByHand:
+class RequestedRestarts:
     """Recreates envs when the program asks for it."""
 
     def __init__(self, flight: Flight, recreation: Recreation) -> None:
@@ -37,7 +37,7 @@ class ByHand:
         self._flight.cancel(ids[np.isin(ids, lost)])
         dead = ids[self._states.state[ids] == DEAD]
         failed = self._recreation.failed
-        left = [i for i, one in failed.items() if one.why is Why.BY_HAND]
+        left = [i for i, one in failed.items() if one.why is Why.REQUESTED]
         dead = np.union1d(dead, ids[np.isin(ids, left)])
         if len(dead):
             self.restart(dead)
@@ -60,9 +60,8 @@ class ByHand:
                     failed.phase = phase  # its row in flight still raises its error
                 elif failed is None or failed.request is None:
                     self._recreation.forget(i)
-                    all_failed[i] = Failed([], why=Why.BY_HAND, phase=phase)
-        by_hand = (Why.BY_HAND, Why.LOST)
-        self._recreation.await_idle([i for i in todo if all_failed[i].why in by_hand])
+                    all_failed[i] = Failed([], why=Why.REQUESTED, phase=phase)
+        self._recreation.await_idle([i for i in todo if all_failed[i].why.is_requested])
 
     def _usable(self, ids: IdArray) -> IdArray:
         """Return those of these envs whose process runs."""
