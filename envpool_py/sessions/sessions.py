@@ -76,7 +76,8 @@ class Session:
     def close(self) -> None:
         """Let the next session have the env; further calls do nothing."""
         if self._holds:
-            self._holds, self._refusal = False, "it was closed, or its `async with` block has ended"
+            self._holds = False
+            self._refusal = "it was closed, or its `async with` block has ended; open another one"
             self._sessions._put_back(self.env_id)
 
     def __del__(self) -> None:
@@ -97,14 +98,18 @@ class Session:
             TypeError, ValueError: the action or the timeout is wrong; nothing was sent.
         """
         if self._refusal:
-            raise ResetNeeded(f"session: {self._refusal}; open another session")
+            raise ResetNeeded(f"session: {self._refusal}")
         self._sessions._send(self.env_id, "step", timeout, action)
-        self._refusal = "its last step has not ended, has raised, or was cancelled"
-        row = await self._sessions._result(self.env_id)
+        self._refusal = f"env {self.env_id} is in a step; await that first"
+        try:
+            row = await self._sessions._result(self.env_id)
+        except BaseException:
+            self._refusal = "its last step has raised, or was cancelled; open another session"
+            raise
         self.obs, reward, terminated, truncated, self.info = row
         self.episode_return = self.episode_return + reward
         self.done = terminated or truncated
-        self._refusal = "its episode is over" if self.done else ""
+        self._refusal = "its episode is over; open another session" if self.done else ""
         return row
 
 
@@ -342,6 +347,8 @@ class Sessions:
             raise
         except EnvError as error:
             raise error.with_traceback(None)  # noqa: B904 - a user needs no frames of this package
+        finally:
+            del pending  # it has the error, whose traceback has this frame
 
     def _cancelled(self, i: int, pending: asyncio.Future[Row]) -> None:
         if self._pending.get(i) is pending:

@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import os
+import weakref
 
 import gymnasium as gym
 import pytest
 
+from envpool_py import EnvError
 from tests.sessions.helpers import outcomes_of
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
 
@@ -37,6 +40,30 @@ async def play(sessions, task=None):
     async with sessions.open(options=None if task is None else {"task": task}) as env:
         await env.step(0)
         await asyncio.sleep(5e-3)  # other sessions wait meanwhile
+
+
+@pytest.mark.parametrize("place", ["thread", "shmem-fork"])
+def test_an_error_that_is_dropped_is_freed_at_once(place):
+    """It may hold what is open: the error of an HTTP client has its socket."""
+
+    async def run(pool):
+        freed = []
+        async with pool.sessions() as sessions:
+            for task in range(4):
+                try:
+                    await play(sessions, task)
+                except EnvError as error:
+                    freed.append(weakref.ref(error))
+                await asyncio.sleep(0.01)
+        return freed
+
+    gc.disable()
+    try:
+        with PLACES[place]([TaskEnv]) as pool:
+            freed = asyncio.run(run(pool))
+            assert [ref() for ref in freed] == [None] * 4
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

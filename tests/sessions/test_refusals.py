@@ -135,7 +135,12 @@ def test_what_a_session_refuses():
             async with session as env:
                 with pytest.raises(TypeError, match="timeout"):
                     await env.step(GO, timeout="3")
-                for _ in range(4):
+                first = asyncio.create_task(env.step(GO))
+                await asyncio.sleep(0)
+                with pytest.raises(ResetNeeded, match=f"env {env.env_id} is in a step; await"):
+                    await env.step(GO)
+                await first
+                for _ in range(3):
                     await env.step(GO)
                 assert env.done
                 with pytest.raises(ResetNeeded, match="its episode is over"):
