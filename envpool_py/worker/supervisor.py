@@ -364,8 +364,9 @@ class Supervisor:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
         if self._closed or os.getpid() != self._pid:
             return []
-        # Of a process that has ended before, the error was raised.
-        closing = [host for host in self.hosts if not host.reap() and host.life is Life.RUNNING]
+        # Of a process that has ended before, or was killed, the error was raised.
+        running = [host for host in self.hosts if not host.reap() and host.life is Life.RUNNING]
+        closing = [host for host in running if host.exit is None or not host.exit.reason]
         try:
             for host in self.hosts:
                 host.write(messages.pack(messages.CLOSE, messages.PATIENCE.pack(GRACE / 2)))

@@ -30,7 +30,7 @@ def test_a_missing_argument_of_the_env(backend):
 
 
 def test_arguments_of_make_vec_env():
-    for key in ("on_error", "num_processes", "autoreset_mode"):
+    for key in ("on_error", "restart_backoff", "autoreset_mode"):
         text = rf"make_vec_env: {key} is an option of the pool; pass vec_env_kwargs={{'{key}': "
         with pytest.raises(TypeError, match=text):
             make_vec_env("CartPole-v1", 2, **{key: "restart"})
