@@ -110,7 +110,8 @@ class Call:
             flight.settle()
             flight.take_replies()
             missing = self.missing
-            flight.states.tokens[list(missing)] += GENERATION
+            # Of all: the value of a reply that has arrived may still be unread in the socket.
+            flight.states.tokens[[token & ID_MASK for token in self._asked]] += GENERATION
             carried_out = flight.hosts.cancel(missing)
             self._end(missing - carried_out if late else missing)
 

@@ -282,6 +282,21 @@ def test_a_call_may_be_interrupted_at_any_moment(place, name):
             assert [info["action"] for info in infos] == [5, 6, 7]
 
 
+def test_the_value_of_a_reply_that_was_not_read_is_none_of_the_next_call(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with reset_pool("shmem-fork") as pool:
+        flight = pool.engine.flight
+        with monkeypatch.context() as patch:
+            patch.setattr(flight.hosts.of(0), "_received", collections.deque)
+            patch.setattr(flight, "take_reply", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                pool.call("pid")
+        flight.advance(0, 0.0, set())  # reads the value
+        assert pool.get_env_attr("tag") == [0, 1, 2]
+
+
 @pytest.mark.soak
 def test_a_restart_may_be_interrupted_at_any_line():
     def restart():
