@@ -61,7 +61,11 @@ WRONG = [
         TypeError,
         "are the same option; pass one of them",
     ),
-    ({"batch_size": 1}, TypeError, "here it is wait_num; wait_num must be None, because it waits for"),
+    (
+        {"batch_size": 1},
+        TypeError,
+        "here it is wait_num; wait_num must be None, because it waits for",
+    ),
     (
         {"num_envs": 3},
         TypeError,
