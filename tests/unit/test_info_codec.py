@@ -35,7 +35,8 @@ ARRAYS = of_numpy.arrays(
     ),
     of_numpy.array_shapes(min_dims=0, min_side=0, max_side=3),
 )
-PARTS = st.one_of(ARRAYS, ARRAYS.map(lambda array: array.dtype.type()), NUMBERS, OTHERS)
+SCALARS = ARRAYS.map(lambda array: np.zeros((), array.dtype)[()])  # with the unit of a time
+PARTS = st.one_of(ARRAYS, SCALARS, NUMBERS, OTHERS)
 NESTED = st.recursive(
     PARTS,
     lambda inner: st.one_of(
