@@ -262,7 +262,8 @@ class Flight:
         """
         before = b"".join(self.arrivals.chunks)
         self.advance(missing, 0.0, wanted)
-        self.unsettled = None
+        if self.unsettled is _NO_ENVS:  # else an earlier call has left it
+            self.unsettled = None
         left = self.recovery.run(min(longest, 1.0))
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.timeout(left)
