@@ -5,6 +5,7 @@ import ast
 import itertools
 import json
 import os
+import re
 import time
 from functools import partial
 from types import SimpleNamespace
@@ -324,11 +325,14 @@ def test_what_make_has_chosen_and_the_processes_of_each_pool(cli, tmp_path):
     rest = f"--num-envs 3 --seconds 0.01 --repeats 1 --policy-us 0 --json {tmp_path}/a.json"
     ended = cli(f"bench CartPole-v1 {pools} {rest}")
     assert ended.status == 0
-    assert "  make has chosen DummyVectorEnv(num_envs=3" in ended.out
     found = json.loads((tmp_path / "a.json").read_text())
-    processes = {(each["pool"], each["num_processes"]) for each in found}
+    made = {each["pool"]: each["made"] for each in found}
+    processes = {each["pool"]: each["num_processes"] for each in found}
+    # Which of the two depends on how long steps take in this minute.
+    chosen = re.search(r"  make has chosen (?:Dummy|Shmem(?=.*num_processes=(\d+)))Vec.*", ended.out)
+    assert chosen[0] == f"  make has chosen {made['make']}"
+    assert processes["make"] == int(chosen[1] or 0)
     cores = min(len(usable_cores()), 3)
-    assert processes == {("make", 0), ("gymnasium-async", 3), ("loop", 0), ("subproc", cores)}
-    assert {each["made"].partition("(")[0] for each in found} == {
-        *("DummyVectorEnv", "SubprocVectorEnv", "")
-    }
+    assert (processes["gymnasium-async"], processes["loop"], processes["subproc"]) == (3, 0, cores)
+    assert (made["gymnasium-async"], made["loop"]) == ("", "")
+    assert made["subproc"].startswith("SubprocVectorEnv(num_envs=3")
