@@ -1,6 +1,7 @@
 """Each figure of a page is the one that was measured, and README shows what a terminal shows."""
 
 import ast
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from tests.support.helpers import ROOT
 
 sys.path += [str(ROOT / "docs" / "build"), str(ROOT / "examples" / "benchmark")]
 
+import cores
 import figures
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,6 +37,12 @@ def test_figures_that_follow_from_others():
     ):
         of = values[other or "libraries.cartpole.sb3-subproc"]
         assert values[gain] == pytest.approx(values[ours] / of, rel=0.01)
+
+
+def test_the_picture_of_all_cores_has_the_measured_figures():
+    text = (ROOT / "docs" / "pictures" / "cores.svg").read_text(encoding="utf-8")
+    own = json.loads(figures.FILE.read_text(encoding="utf-8"))["parts"]["cores"]
+    assert cores.drawn(own) == text
 
 
 def test_readme_is_short():
