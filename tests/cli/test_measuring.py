@@ -329,7 +329,8 @@ def test_what_make_has_chosen_and_the_processes_of_each_pool(cli, tmp_path):
     made = {each["pool"]: each["made"] for each in found}
     processes = {each["pool"]: each["num_processes"] for each in found}
     # Which of the two depends on how long steps take in this minute.
-    chosen = re.search(r"  make has chosen (?:Dummy|Shmem(?=.*num_processes=(\d+)))Vec.*", ended.out)
+    either = r"  make has chosen (?:Dummy|Shmem(?=.*num_processes=(\d+)))Vec.*"
+    chosen = re.search(either, ended.out)
     assert chosen[0] == f"  make has chosen {made['make']}"
     assert processes["make"] == int(chosen[1] or 0)
     cores = min(len(usable_cores()), 3)
