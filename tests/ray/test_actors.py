@@ -142,6 +142,34 @@ def test_a_pool_that_waits_in_a_full_cluster(env_fns, options, error, text, besi
         assert pool.reset()[0].tolist() == [[0, 0, 0]]
 
 
+@pytest.mark.parametrize("then", ["reset", "close"])
+def test_ctrl_c_in_a_restart_that_waits_in_a_full_cluster(then, beside, monkeypatch):
+    """The env is recreated when there is room, or, if its pool is closed, never."""
+
+    def note(self, *, known):
+        await_event(self, known=known)
+        if not known:
+            beside(signalling(signal.SIGINT))
+
+    await_event, whole = ActorHost._await_event, {"num_cpus": 3.5, "step_timeout": 60.0}
+    with RayVectorEnv([envs.CountEnv], **whole) as pool:
+        pool.reset()
+        kill(pool, 0)
+        with RayVectorEnv([envs.CountEnv], **whole) as other:
+            monkeypatch.setattr(ActorHost, "_await_event", note)
+            with pytest.raises(KeyboardInterrupt):
+                pool.restart([0])
+            monkeypatch.undo()
+            assert other.reset()[0].tolist() == [[0, 0, 0]]
+            if then == "close":
+                pool.close()
+            assert len(actors()) == 1
+        with pool if then == "reset" else RayVectorEnv([envs.CountEnv], **whole) as after:
+            assert after.reset()[0].tolist() == [[0, 0, 0]]
+            assert after.step([0])[0].tolist() == [[0, 0, 1]]
+            assert len(actors()) == 1
+
+
 def test_an_event_of_an_env_that_is_closed_before_the_pool_is_made(monkeypatch):
     """As of the others if an env_fn has raised, or the construction is interrupted."""
     greeted = ActorHost._greeted
