@@ -6,10 +6,12 @@ process that has torch in it takes twenty times as long to fork, which most test
 has started Ray has its threads and processes: so no process runs tests of two tiers.
 """
 
+import asyncio
 import contextlib
 import functools
 import gc
 import importlib
+import inspect
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
@@ -48,8 +50,12 @@ PEERS += tuple(
 )
 """The files and folders that import the libraries which are compared with or adapted to."""
 
-RAY = ("tests/ray", "tests/backends", "tests/pool", "tests/sessions")
-"""The files and folders whose tests, all or those of any backend, run on Ray too."""
+RAY = ("tests/ray", "tests/backends/test_matrix.py")
+RAY += tuple(f"tests/pool/test_{name}.py" for name in ("calls", "recv_async", "rows", "stats"))
+RAY += ("tests/pool/test_worker_calls.py",)
+RAY += tuple(f"tests/sessions/test_{name}.py" for name in ("cancels", "chaos", "sessions"))
+"""The files and folders whose tests, all or those of any backend, run on Ray too: what the code
+of actors decides. The engine's own part, and that of an env's process, is the same everywhere."""
 
 SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")
 SLOW += ("tests/collector/test_collect.py", "tests/collector/test_linear.py")
@@ -113,6 +119,16 @@ def pytest_collection_modifyitems(items, config):
         for mark, places in marked.items():
             if is_in(item.path, places):
                 item.add_marker(mark)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine in an event loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

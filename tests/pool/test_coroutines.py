@@ -350,17 +350,14 @@ def test_a_timeout_names_the_env_that_blocks_the_event_loop():
     assert wait_until(lambda: not alive())
 
 
-def test_timeouts_of_a_moment_abandon_nothing():
-    async def run(pool):
+async def test_timeouts_of_a_moment_abandon_nothing():
+    made = []
+    with ThreadVectorEnv([lambda: made.append(0) or HangingEnv(0, 100)]) as pool:
         async with pool.sessions() as sessions:
             for k in range(100):
                 with contextlib.suppress(EnvTimeoutError):
                     async with sessions.open() as env:
                         await env.step(1, timeout=k % 4 / 1000 or 1e-9)
-
-    made = []
-    with ThreadVectorEnv([lambda: made.append(0) or HangingEnv(0, 100)]) as pool:
-        asyncio.run(run(pool))
         assert len(made) == 1
 
 

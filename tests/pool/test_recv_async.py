@@ -51,237 +51,195 @@ async def ticks(count=3):
 
 
 @pytest.mark.parametrize(("place", "wait_num"), paired(QUICK, [None, 1, 2]))
-def test_every_backend_returns_each_row_once(place, wait_num):
-    async def run():
-        steps = [0] * 3
-        with PLACES[place](count_fns(), wait_num=wait_num) as pool:
-            pool.send_reset()
-            for _ in range(20):
-                batch = await pool.recv_async()
-                rows = rows_of(batch)
-                assert len(rows) >= (wait_num or 3)
-                assert pool.batch_ids.tolist() == [row[0] for row in rows]
-                for i, _, step in rows:
-                    assert step == steps[i]
-                    steps[i] += 1
-                pool.send([GO] * len(rows), pool.batch_ids)
-            if wait_num is None:
-                assert steps == [20] * 3
-            pool.cancel()
-
-    asyncio.run(run())
+async def test_every_backend_returns_each_row_once(place, wait_num):
+    steps = [0] * 3
+    with PLACES[place](count_fns(), wait_num=wait_num) as pool:
+        pool.send_reset()
+        for _ in range(20):
+            batch = await pool.recv_async()
+            rows = rows_of(batch)
+            assert len(rows) >= (wait_num or 3)
+            assert pool.batch_ids.tolist() == [row[0] for row in rows]
+            for i, _, step in rows:
+                assert step == steps[i]
+                steps[i] += 1
+            pool.send([GO] * len(rows), pool.batch_ids)
+        if wait_num is None:
+            assert steps == [20] * 3
+        pool.cancel()
 
 
-def test_custom_workers():
-    async def run():
-        with BaseVectorEnv(count_fns(), PromptThreadWorker, wait_num=2) as pool:
-            pool.reset()
-            pool.send([GO] * 3)
-            rows = []
-            while len(rows) < 3:
-                rows += rows_of(await pool.recv_async())
-            assert sorted(rows) == [[i, 0, 1] for i in range(3)]
-
-    asyncio.run(run())
+async def test_custom_workers():
+    with BaseVectorEnv(count_fns(), PromptThreadWorker, wait_num=2) as pool:
+        pool.reset()
+        pool.send([GO] * 3)
+        rows = []
+        while len(rows) < 3:
+            rows += rows_of(await pool.recv_async())
+        assert sorted(rows) == [[i, 0, 1] for i in range(3)]
 
 
 @pytest.mark.parametrize("place", CONCURRENT)
-def test_other_coroutines_run_while_envs_step(place, gates):
-    async def run():
-        with gated(place, gates) as pool:
-            pool.send([BLOCK, GO])
-            task = asyncio.create_task(pool.recv_async())
-            with gates[0].held():
-                await ticks()
-                assert not task.done()
-            assert rows_of(await task) == [[0, 0, 1], [1, 0, 1]]
-
-    asyncio.run(run())
+async def test_other_coroutines_run_while_envs_step(place, gates):
+    with gated(place, gates) as pool:
+        pool.send([BLOCK, GO])
+        task = asyncio.create_task(pool.recv_async())
+        with gates[0].held():
+            await ticks()
+            assert not task.done()
+        assert rows_of(await task) == [[0, 0, 1], [1, 0, 1]]
 
 
-def test_other_coroutines_run_between_the_envs_of_this_process():
-    async def run():
-        with DummyVectorEnv(count_fns(8)) as pool:
-            pool.reset()
-            pool.send([GO] * 8)
-            seen = []
-            task = asyncio.create_task(pool.recv_async())
-            while not task.done():
-                seen.append(sum(worker.env.steps for worker in pool.workers))
-                await asyncio.sleep(0)
-            assert set(range(8)) <= set(seen)
-            # A batch that is there does not keep the loop for itself.
-            pool.send([GO] * 8)
-            others = asyncio.create_task(ticks(1))
-            await pool.recv_async()
-            await others
-
-    asyncio.run(run())
+async def test_other_coroutines_run_between_the_envs_of_this_process():
+    with DummyVectorEnv(count_fns(8)) as pool:
+        pool.reset()
+        pool.send([GO] * 8)
+        seen = []
+        task = asyncio.create_task(pool.recv_async())
+        while not task.done():
+            seen.append(sum(worker.env.steps for worker in pool.workers))
+            await asyncio.sleep(0)
+        assert set(range(8)) <= set(seen)
+        # A batch that is there does not keep the loop for itself.
+        pool.send([GO] * 8)
+        others = asyncio.create_task(ticks(1))
+        await pool.recv_async()
+        await others
 
 
 @pytest.mark.parametrize("place", CONCURRENT)
-def test_a_cancelled_wait_loses_nothing(place, gates):
-    async def run():
-        with gated(place, gates) as pool:
-            pool.send([BLOCK, GO])
-            with gates[0].held():
-                with pytest.raises(asyncio.TimeoutError):
-                    await asyncio.wait_for(pool.recv_async(), 0.05)
-                assert pool.waiting_id == [0, 1]
-            assert rows_of(await asyncio.wait_for(pool.recv_async(), 60)) == [[0, 0, 1], [1, 0, 1]]
-            pool.send([GO, GO])
-            assert rows_of(pool.recv()) == [[0, 0, 2], [1, 0, 2]]
-
-    asyncio.run(run())
+async def test_a_cancelled_wait_loses_nothing(place, gates):
+    with gated(place, gates) as pool:
+        pool.send([BLOCK, GO])
+        with gates[0].held():
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(pool.recv_async(), 0.05)
+            assert pool.waiting_id == [0, 1]
+        assert rows_of(await asyncio.wait_for(pool.recv_async(), 60)) == [[0, 0, 1], [1, 0, 1]]
+        pool.send([GO, GO])
+        assert rows_of(pool.recv()) == [[0, 0, 2], [1, 0, 2]]
 
 
 @pytest.mark.parametrize(("place", "by_thread"), paired(["dummy", *CONCURRENT], [False, True]))
-def test_a_pool_closed_meanwhile_ends_the_wait(place, by_thread):
-    async def run():
-        pool = PLACES[place](count_fns(2))
-        pool.reset()
-        task = asyncio.create_task(pool.recv_async())  # nothing is in flight
-        await ticks()
-        if by_thread:
-            await asyncio.to_thread(pool.close)
-        else:
-            pool.close()
-        with pytest.raises(ClosedEnvironmentError):
-            await task
-        with pytest.raises(ClosedEnvironmentError):
-            await pool.recv_async()
-
-    asyncio.run(run())
+async def test_a_pool_closed_meanwhile_ends_the_wait(place, by_thread):
+    pool = PLACES[place](count_fns(2))
+    pool.reset()
+    task = asyncio.create_task(pool.recv_async())  # nothing is in flight
+    await ticks()
+    if by_thread:
+        await asyncio.to_thread(pool.close)
+    else:
+        pool.close()
+    with pytest.raises(ClosedEnvironmentError):
+        await task
+    with pytest.raises(ClosedEnvironmentError):
+        await pool.recv_async()
 
 
-def test_a_pool_closed_while_an_env_steps(gates, monkeypatch):
+async def test_a_pool_closed_while_an_env_steps(gates, monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.1)
 
-    async def run():
-        with gated("shmem-fork", gates) as pool:
-            pool.send([BLOCK, GO])
-            task = asyncio.create_task(pool.recv_async())
-            with gates[0].held():
-                await ticks()
-                with pytest.warns(RuntimeWarning, match="env 0: could not be closed"):
-                    pool.close()
-            with pytest.raises(ClosedEnvironmentError):
-                await task
-
-    asyncio.run(run())
+    with gated("shmem-fork", gates) as pool:
+        pool.send([BLOCK, GO])
+        task = asyncio.create_task(pool.recv_async())
+        with gates[0].held():
+            await ticks()
+            with pytest.warns(RuntimeWarning, match="env 0: could not be closed"):
+                pool.close()
+        with pytest.raises(ClosedEnvironmentError):
+            await task
 
 
 RAISING = [functools.partial(envs.RaisingEnv, tag, 1000) for tag in range(3)]
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_an_exception_arrives_in_the_coroutine(place):
-    async def run():
-        with PLACES[place](RAISING) as pool:
-            pool.reset()
-            pool.send([GO, 1, GO])
-            with pytest.raises(KeyError, match="boom") as caught:
-                await pool.recv_async()
-            assert isinstance(caught.value, EnvError)
-            assert caught.value.env_ids == (1,)
-            assert rows_of(await pool.recv_async()) == [[0, 0, 1], [2, 0, 1]]
-            pool.send_reset([1])
-            assert rows_of(await pool.recv_async()) == [[1, 1, 0]]
-
-    asyncio.run(run())
+async def test_an_exception_arrives_in_the_coroutine(place):
+    with PLACES[place](RAISING) as pool:
+        pool.reset()
+        pool.send([GO, 1, GO])
+        with pytest.raises(KeyError, match="boom") as caught:
+            await pool.recv_async()
+        assert isinstance(caught.value, EnvError)
+        assert caught.value.env_ids == (1,)
+        assert rows_of(await pool.recv_async()) == [[0, 0, 1], [2, 0, 1]]
+        pool.send_reset([1])
+        assert rows_of(await pool.recv_async()) == [[1, 1, 0]]
 
 
 @pytest.mark.parametrize("action", [1, 2])
-def test_a_restart_blocks_no_coroutine(action):
-    async def run():
-        options = {"on_error": "restart", "restart_backoff": 0.3}
-        with PLACES["shmem-fork"](RAISING, **options) as pool:
-            pool.reset()
-            for _ in range(2):  # the second restart in a row waits for its back-off
-                pool.send([GO, action, GO])
-                task = asyncio.create_task(pool.recv_async())
-                turns = await ticks_until(task)
-                batch = await task
-                assert batch[3].tolist() == [False, True, False]
-                pool.send_reset([1])
-                await pool.recv_async()
-            assert turns > 10
-            assert pool.restarts.tolist() == [0, 2, 0]
-
-    asyncio.run(run())
+async def test_a_restart_blocks_no_coroutine(action):
+    options = {"on_error": "restart", "restart_backoff": 0.3}
+    with PLACES["shmem-fork"](RAISING, **options) as pool:
+        pool.reset()
+        for _ in range(2):  # the second restart in a row waits for its back-off
+            pool.send([GO, action, GO])
+            task = asyncio.create_task(pool.recv_async())
+            turns = await ticks_until(task)
+            batch = await task
+            assert batch[3].tolist() == [False, True, False]
+            pool.send_reset([1])
+            await pool.recv_async()
+        assert turns > 10
+        assert pool.restarts.tolist() == [0, 2, 0]
 
 
 @pytest.mark.parametrize("place", ["shmem-fork", "thread"])
-def test_a_step_timeout_arrives_in_the_coroutine(place, gates):
-    async def run():
-        with gated(place, gates, step_timeout=0.3) as pool:
-            pool.send([BLOCK, GO])
-            with gates[0].held(), pytest.raises(EnvTimeoutError, match="env 0: did not end"):
-                await pool.recv_async()
-            assert rows_of(await pool.recv_async()) == [[1, 0, 1]]
-
-    asyncio.run(run())
+async def test_a_step_timeout_arrives_in_the_coroutine(place, gates):
+    with gated(place, gates, step_timeout=0.3) as pool:
+        pool.send([BLOCK, GO])
+        with gates[0].held(), pytest.raises(EnvTimeoutError, match="env 0: did not end"):
+            await pool.recv_async()
+        assert rows_of(await pool.recv_async()) == [[1, 0, 1]]
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_timeout_returns_fewer_rows(gates, strict):
-    async def run():
-        options = {"wait_num": 2, "timeout": 0.05, "strict_timeout": strict}
-        with gated("shmem-fork", gates, **options) as pool:
-            pool.send([BLOCK, GO])
-            with gates[0].held():
-                assert rows_of(await pool.recv_async()) == [[1, 0, 1]]
-                if strict:
-                    assert rows_of(await pool.recv_async()) == []
-            while not (rows := rows_of(await pool.recv_async())):
-                pass
-            assert rows == [[0, 0, 1]]
-
-    asyncio.run(run())
+async def test_a_timeout_returns_fewer_rows(gates, strict):
+    options = {"wait_num": 2, "timeout": 0.05, "strict_timeout": strict}
+    with gated("shmem-fork", gates, **options) as pool:
+        pool.send([BLOCK, GO])
+        with gates[0].held():
+            assert rows_of(await pool.recv_async()) == [[1, 0, 1]]
+            if strict:
+                assert rows_of(await pool.recv_async()) == []
+        while not (rows := rows_of(await pool.recv_async())):
+            pass
+        assert rows == [[0, 0, 1]]
 
 
 @pytest.mark.parametrize("place", ["dummy", *CONCURRENT])
-def test_requests_may_be_sent_while_a_batch_is_awaited(place):
-    async def run():
-        with PLACES[place](count_fns(2), wait_num=1) as pool:
-            pool.reset()
-            task = asyncio.create_task(pool.recv_async())  # waits for something to be sent
-            await ticks()
-            assert not task.done()
-            with pytest.raises(AlreadyPendingCallError, match="another coroutine already awaits"):
-                await pool.recv_async()
-            assert pool.call("add", 1) == [1, 2]
-            pool.send([GO], [1])
-            assert rows_of(await task) == [[1, 0, 1]]
-
-    asyncio.run(run())
+async def test_requests_may_be_sent_while_a_batch_is_awaited(place):
+    with PLACES[place](count_fns(2), wait_num=1) as pool:
+        pool.reset()
+        task = asyncio.create_task(pool.recv_async())  # waits for something to be sent
+        await ticks()
+        assert not task.done()
+        with pytest.raises(AlreadyPendingCallError, match="another coroutine already awaits"):
+            await pool.recv_async()
+        assert pool.call("add", 1) == [1, 2]
+        pool.send([GO], [1])
+        assert rows_of(await task) == [[1, 0, 1]]
 
 
-def test_wrappers_change_the_rows():
+async def test_wrappers_change_the_rows():
     class Negative(VectorEnvWrapper):
         def observations(self, obs):
             return -obs
 
-    async def run():
-        with PLACES["thread"](count_fns()) as pool:
-            wrapper = Negative(Negative(Negative(pool)))
-            wrapper.reset()
-            wrapper.send([GO] * 3)
-            assert (await wrapper.recv_async())[0].tolist() == [
-                [0, 0, -1],
-                [-1, 0, -1],
-                [-2, 0, -1],
-            ]
-
-    asyncio.run(run())
+    with PLACES["thread"](count_fns()) as pool:
+        wrapper = Negative(Negative(Negative(pool)))
+        wrapper.reset()
+        wrapper.send([GO] * 3)
+        assert (await wrapper.recv_async())[0].tolist() == [
+            [0, 0, -1],
+            [-1, 0, -1],
+            [-2, 0, -1],
+        ]
 
 
-def test_without_a_descriptor_it_looks_now_and_then(monkeypatch):
+async def test_without_a_descriptor_it_looks_now_and_then(monkeypatch):
     monkeypatch.setattr(Poller, "duplicate", lambda _: -1)
 
-    async def run():
-        with PLACES["shmem-fork"](count_fns()) as pool:
-            pool.send_reset()
-            assert rows_of(await pool.recv_async()) == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
-
-    asyncio.run(run())
+    with PLACES["shmem-fork"](count_fns()) as pool:
+        pool.send_reset()
+        assert rows_of(await pool.recv_async()) == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]

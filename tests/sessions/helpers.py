@@ -1,6 +1,7 @@
 """What the tests of sessions share."""
 
 import asyncio
+import contextlib
 import functools
 
 from tests.support import envs
@@ -18,6 +19,15 @@ def fine(pool):
     obs, _ = pool.reset()
     assert [row[2] for row in obs.tolist()] == [0] * len(pool)
     assert [row[2] for row in pool.step([GO] * len(pool))[0].tolist()] == [1] * len(pool)
+
+
+@contextlib.asynccontextmanager
+async def open_sessions(pool):
+    """Open the sessions of a pool; after them it takes calls again, and is closed."""
+    with pool:
+        async with pool.sessions() as sessions:
+            yield sessions
+        fine(pool)
 
 
 async def turns(count=3):

@@ -13,7 +13,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvTimeoutError, ThreadVectorEnv
 from envpool_py.worker import supervisor
-from tests.sessions.helpers import GO, MODES, count_fns, fine, play, turns, until
+from tests.sessions.helpers import GO, MODES, count_fns, fine, open_sessions, play, turns, until
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.helpers import Helper, wait_until
@@ -53,8 +53,8 @@ def blocks(path, num_envs):
 
 
 @pytest.mark.parametrize(("place", "mode"), paired(CONCURRENT, MODES))
-def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
-    async def run(pool):
+async def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
+    with blocking(place, tmp_path, on_error=mode) as pool:
         async with pool.sessions() as sessions:
             async with sessions.open() as env, sessions.open() as other:
                 text = r"env 0: did not end its step within timeout=0.1 seconds \(test_cancels.py:"
@@ -64,68 +64,49 @@ def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
             async with sessions.open(timeout=60), sessions.open(timeout=60) as env:
                 assert env.obs.tolist()[2] == 0
         assert pool.restarts.tolist() == [1, 0]
-
-    with blocking(place, tmp_path, on_error=mode) as pool:
-        asyncio.run(run(pool))
         fine(pool)
 
 
-def test_a_reset_may_time_out(tmp_path):
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            with pytest.raises(EnvTimeoutError, match="env 0: did not end its reset within"):
-                async with sessions.open(options={"block": True}, timeout=0.05):
-                    raise AssertionError
-            async with sessions.open() as env:
-                assert env.info["options"] is None
-
-    with blocking("thread", tmp_path, 1) as pool:
-        asyncio.run(run(pool))
+async def test_a_reset_may_time_out(tmp_path):
+    async with open_sessions(blocking("thread", tmp_path, 1)) as sessions:
+        with pytest.raises(EnvTimeoutError, match="env 0: did not end its reset within"):
+            async with sessions.open(options={"block": True}, timeout=0.05):
+                raise AssertionError
+        async with sessions.open() as env:
+            assert env.info["options"] is None
 
 
 @pytest.mark.parametrize("place", ["thread-packed", "shmem-fork-packed"])
-def test_a_timeout_of_an_env_that_has_not_begun(place, tmp_path):
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            opened = [await sessions.open() for _ in range(3)]
-            hangs = asyncio.create_task(opened[0].step(BLOCK))
-            await until(lambda: blocks(tmp_path, 1))
-            text = r"env 1: did not end its step within .* steps env 0 \(test_cancels.py:\d+\); its"
-            with pytest.raises(TimeoutError, match=text):
-                await opened[1].step(GO, timeout=0.1)
-            await asyncio.wait([hangs])
-
-    with blocking(place, tmp_path, 3) as pool:
-        asyncio.run(run(pool))
+async def test_a_timeout_of_an_env_that_has_not_begun(place, tmp_path):
+    async with open_sessions(blocking(place, tmp_path, 3)) as sessions:
+        opened = [await sessions.open() for _ in range(3)]
+        hangs = asyncio.create_task(opened[0].step(BLOCK))
+        await until(lambda: blocks(tmp_path, 1))
+        text = r"env 1: did not end its step within .* steps env 0 \(test_cancels.py:\d+\); its"
+        with pytest.raises(TimeoutError, match=text):
+            await opened[1].step(GO, timeout=0.1)
+        await asyncio.wait([hangs])
 
 
-def test_the_step_timeout_of_the_pool(tmp_path):
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            with pytest.raises(EnvTimeoutError, match="step_timeout=0.2"):
-                async with sessions.open() as env:
-                    await env.step(BLOCK)
+async def test_the_step_timeout_of_the_pool(tmp_path):
+    async with open_sessions(blocking("subproc-fork", tmp_path, 1, step_timeout=0.2)) as sessions:
+        with pytest.raises(EnvTimeoutError, match="step_timeout=0.2"):
             async with sessions.open() as env:
-                await env.step(GO)
-
-    with blocking("subproc-fork", tmp_path, 1, step_timeout=0.2) as pool:
-        asyncio.run(run(pool))
+                await env.step(BLOCK)
+        async with sessions.open() as env:
+            await env.step(GO)
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-caller"])
-def test_envs_of_this_thread_have_no_timeouts(place):
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            with pytest.raises(ValueError, match="cannot stop them; use ThreadVectorEnv"):
-                async with sessions.open(timeout=3):
-                    pass
-            async with sessions.open() as env:
-                with pytest.raises(ValueError, match="timeout"):
-                    await env.step(GO, timeout=3)
-                assert (await env.step(GO))[0].tolist()[2] == 1  # nothing was sent
-
-    with PLACES[place](count_fns()) as pool:
-        asyncio.run(run(pool))
+async def test_envs_of_this_thread_have_no_timeouts(place):
+    async with open_sessions(PLACES[place](count_fns())) as sessions:
+        with pytest.raises(ValueError, match="cannot stop them; use ThreadVectorEnv"):
+            async with sessions.open(timeout=3):
+                pass
+        async with sessions.open() as env:
+            with pytest.raises(ValueError, match="timeout"):
+                await env.step(GO, timeout=3)
+            assert (await env.step(GO))[0].tolist()[2] == 1  # nothing was sent
 
 
 class SlowEnv(envs.CountEnv):
@@ -138,22 +119,20 @@ class SlowEnv(envs.CountEnv):
         path.touch()
 
 
-def test_a_timeout_while_the_process_of_the_env_is_replaced(tmp_path):
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            async with sessions.open() as env:
-                while not env.done:
-                    await env.step(GO)
-            text = "env 0: did not end its reset within timeout=0.3 seconds"
-            with pytest.raises(EnvTimeoutError, match=text):  # it is recycled in a new process
-                async with sessions.open(timeout=0.3):
-                    raise AssertionError
-            async with sessions.open() as env:
-                assert env.obs.tolist() == [0, 0, 0]
-
+async def test_a_timeout_while_the_process_of_the_env_is_replaced(tmp_path):
     fns = [functools.partial(SlowEnv, 0, tmp_path / "made")]
-    with PLACES["subproc-fork"](fns, recycle=1, fresh_process=True) as pool:
-        asyncio.run(run(pool))
+    async with open_sessions(
+        PLACES["subproc-fork"](fns, recycle=1, fresh_process=True)
+    ) as sessions:
+        async with sessions.open() as env:
+            while not env.done:
+                await env.step(GO)
+        text = "env 0: did not end its reset within timeout=0.3 seconds"
+        with pytest.raises(EnvTimeoutError, match=text):  # it is recycled in a new process
+            async with sessions.open(timeout=0.3):
+                raise AssertionError
+        async with sessions.open() as env:
+            assert env.obs.tolist() == [0, 0, 0]
 
 
 class PatientEnv(envs.CountEnv):
@@ -183,8 +162,10 @@ def patient(num_envs):
     return made, ThreadVectorEnv([lambda env=env: env for env in made])
 
 
-def test_a_coroutine_that_times_out_keeps_its_env():
-    async def run(pool):
+async def test_a_coroutine_that_times_out_keeps_its_env():
+    before = threading.active_count()
+    made, pool = patient(1)
+    with pool:
         async with pool.sessions() as sessions:
             text = r"timeout=0.05 seconds \(test_cancels.py:\d+\); its coroutine was cancelled"
             with pytest.raises(EnvTimeoutError, match=text):
@@ -192,19 +173,15 @@ def test_a_coroutine_that_times_out_keeps_its_env():
                     await env.step(1, timeout=0.05)
             async with sessions.open() as env:
                 assert (await env.step(GO, timeout=60))[0].tolist() == [0, 1, 1]
-
-    before = threading.active_count()
-    made, pool = patient(1)
-    with pool:
-        asyncio.run(run(pool))
         assert pool.restarts.tolist() == [0]
         assert made[0].resets == 2
         assert wait_until(lambda: threading.active_count() == before + 1)  # the event loop
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_env_is_free_only_when_its_request_has_ended(late):
-    async def run(pool):
+async def test_an_env_is_free_only_when_its_request_has_ended(late):
+    made, pool = patient(1)
+    with pool:
         async with pool.sessions() as sessions:
             async with sessions.open() as env:
                 if late:
@@ -224,23 +201,9 @@ def test_an_env_is_free_only_when_its_request_has_ended(late):
             assert env.obs.tolist()[2] == 0
         assert pool.restarts.tolist() == [0]
 
-    made, pool = patient(1)
-    with pool:
-        asyncio.run(run(pool))
 
-
-def test_a_coroutine_that_is_cancelled_and_goes_on_loses_its_thread(monkeypatch):
+async def test_a_coroutine_that_is_cancelled_and_goes_on_loses_its_thread(monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.1)
-
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            with pytest.raises(asyncio.TimeoutError):
-                async with sessions.open() as env:
-                    await asyncio.wait_for(env.step(2), 0.05)
-            async with sessions.open() as env:
-                assert env.env_id == 0
-                await env.step(GO)
-        assert pool.restarts.tolist() == [1]
 
     made = []
 
@@ -249,16 +212,25 @@ def test_a_coroutine_that_is_cancelled_and_goes_on_loses_its_thread(monkeypatch)
         return made[-1]
 
     with ThreadVectorEnv([make]) as pool:
-        asyncio.run(run(pool))
+        async with pool.sessions() as sessions:
+            with pytest.raises(asyncio.TimeoutError):
+                async with sessions.open() as env:
+                    await asyncio.wait_for(env.step(2), 0.05)
+            async with sessions.open() as env:
+                assert env.env_id == 0
+                await env.step(GO)
+        assert pool.restarts.tolist() == [1]
         made[0].may_end.set()
     assert len(made) == 2
 
 
 @pytest.mark.parametrize(("place", "mode"), paired(CONCURRENT, MODES))
-def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
+async def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
     reported = []
 
-    async def run(pool):
+    limit = {"max_restarts": 1, "on_restart": lambda *args: reported.append(args)}
+    options = {"on_error": mode, **(limit if mode == "restart" else {})}
+    with blocking(place, tmp_path, 1, **options) as pool:
         async with pool.sessions() as sessions:
             for _ in range(3):
                 async with sessions.open() as env:
@@ -273,39 +245,30 @@ def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
             async with sessions.open() as env:
                 await env.step(GO)
         assert pool.restarts.tolist() == [3]  # code that blocks cannot be cancelled
-
-    limit = {"max_restarts": 1, "on_restart": lambda *args: reported.append(args)}
-    options = {"on_error": mode, **(limit if mode == "restart" else {})}
-    with blocking(place, tmp_path, 1, **options) as pool:
-        asyncio.run(run(pool))
         assert not reported
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_step_that_is_cancelled_in_the_turn_in_which_it_is_sent(place):
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            for k in range(20):
-                async with sessions.open() as env:
-                    task = asyncio.create_task(env.step(GO))
-                    for _ in range(k % 4):
-                        await asyncio.sleep(0)
-                    task.cancel()
-                    await asyncio.wait([task])
-            outcomes = await sessions.map(lambda _: play(sessions), range(6))
-            assert [one.value[2] for one in outcomes] == [4] * 6
-
-    with PLACES[place](count_fns(2)) as pool:
-        asyncio.run(run(pool))
-        fine(pool)
+async def test_a_step_that_is_cancelled_in_the_turn_in_which_it_is_sent(place):
+    async with open_sessions(PLACES[place](count_fns(2))) as sessions:
+        for k in range(20):
+            async with sessions.open() as env:
+                task = asyncio.create_task(env.step(GO))
+                for _ in range(k % 4):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+        outcomes = await sessions.map(lambda _: play(sessions), range(6))
+        assert [one.value[2] for one in outcomes] == [4] * 6
 
 
 # ---------------------------------------------------------------------------------------- the end
 
 
 @pytest.mark.parametrize(("place", "mode"), paired(CONCURRENT, MODES))
-def test_at_the_end_all_that_wait_get_an_error(place, mode, tmp_path):
-    async def run(pool):
+async def test_at_the_end_all_that_wait_get_an_error(place, mode, tmp_path):
+    with blocking(place, tmp_path, on_error=mode) as pool:
+
         async def step():
             async with sessions.open() as env:
                 await env.step(BLOCK)
@@ -318,32 +281,27 @@ def test_at_the_end_all_that_wait_get_an_error(place, mode, tmp_path):
         with pytest.raises(ClosedEnvironmentError):
             async with sessions.open():
                 pass
-
-    with blocking(place, tmp_path, on_error=mode) as pool:
-        asyncio.run(run(pool))
         fine(pool)
 
 
 @pytest.mark.parametrize(("place", "by_thread"), paired(QUICK, [False, True]))
-def test_a_pool_closed_meanwhile(place, by_thread):
-    async def run(pool):
-        async def step():
-            async with sessions.open() as env:
-                while True:
-                    await env.step(GO)
-
-        async with pool.sessions() as sessions:
-            tasks = [asyncio.create_task(step()) for _ in range(5)]
-            await turns()
-            if by_thread:
-                await asyncio.to_thread(pool.close)
-            else:
-                pool.close()
-            for result in await asyncio.gather(*tasks, return_exceptions=True):
-                assert isinstance(result, ClosedEnvironmentError)
-
+async def test_a_pool_closed_meanwhile(place, by_thread):
     pool = PLACES[place](count_fns(3, 10**9))
-    asyncio.run(run(pool))
+
+    async def step():
+        async with sessions.open() as env:
+            while True:
+                await env.step(GO)
+
+    async with pool.sessions() as sessions:
+        tasks = [asyncio.create_task(step()) for _ in range(5)]
+        await turns()
+        if by_thread:
+            await asyncio.to_thread(pool.close)
+        else:
+            pool.close()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(result, ClosedEnvironmentError)
     assert pool.is_closed
 
 
@@ -371,24 +329,3 @@ def test_an_interrupt_ends_all(place, tmp_path):
             asyncio.run(run(pool))
         helper.finish()
         fine(pool)
-
-
-def test_threads_end_with_the_pool():
-    made, pool = patient(2)
-    with pool:
-
-        async def run():
-            async def conversation(_):
-                async with sessions.open() as env:
-                    await env.step(1)
-
-            async with pool.sessions() as sessions:
-                tasks = [asyncio.create_task(conversation(k)) for k in range(2)]
-                await until(lambda: all(env.waiting.is_set() for env in made))
-            for one in await asyncio.gather(*tasks, return_exceptions=True):
-                assert isinstance(one, ClosedEnvironmentError)
-
-        asyncio.run(run())
-        fine(pool)
-        assert pool.restarts.tolist() == [0, 0]
-    assert wait_until(lambda: not any("envpool_py" in t.name for t in threading.enumerate()))

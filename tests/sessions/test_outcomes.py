@@ -8,19 +8,8 @@ import threading
 import pytest
 from gymnasium.error import ResetNeeded
 
-from tests.sessions.helpers import GO, count_fns, fine, play, turns, until
+from tests.sessions.helpers import GO, count_fns, open_sessions, play, turns, until
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
-
-
-def run(main, place="thread", num_envs=2):
-    async def inside(pool):
-        async with pool.sessions() as sessions:
-            return await asyncio.wait_for(main(sessions), 60)
-
-    with PLACES[place](count_fns(num_envs)) as pool:
-        found = asyncio.run(inside(pool))
-        fine(pool)
-    return found
 
 
 def numbers(end=4):
@@ -53,8 +42,8 @@ class Gate:
 
 
 @pytest.mark.parametrize(("place", "tasks"), paired(BACKENDS, [lambda: range(4), async_numbers]))
-def test_outcomes_come_as_they_end(place, tasks):
-    async def main(sessions):
+async def test_outcomes_come_as_they_end(place, tasks):
+    async with open_sessions(PLACES[place](count_fns(2))) as sessions:
         gate, found = Gate(sessions), []
         gate.doors[3].set()
         async for task, value, error in sessions.stream(gate, tasks()):
@@ -66,11 +55,9 @@ def test_outcomes_come_as_they_end(place, tasks):
         outcomes = await sessions.map(gate, tasks())
         assert [one.value for one in outcomes] == [0, 1, 2, 3]
 
-    run(main, place)
 
-
-def test_a_loop_that_is_left_cancels_the_conversations():
-    async def main(sessions):
+async def test_a_loop_that_is_left_cancels_the_conversations():
+    async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
         gate = Gate(sessions, 100)
         gate.doors[2].set()
         async with contextlib.aclosing(sessions.stream(gate, range(100))) as outcomes:
@@ -81,11 +68,9 @@ def test_a_loop_that_is_left_cancels_the_conversations():
         assert set(gate.ended) == gate.begun
         assert (await play(sessions))[2] == 4
 
-    run(main)
 
-
-def test_the_last_outcomes_come_before_what_the_tasks_raise():
-    async def main(sessions):
+async def test_the_last_outcomes_come_before_what_the_tasks_raise():
+    async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
         gate = Gate(sessions)
         for door in gate.doors:
             door.set()
@@ -93,8 +78,6 @@ def test_the_last_outcomes_come_before_what_the_tasks_raise():
         assert {(await anext(outcomes)).task for _ in range(4)} == {0, 1, 2, 3}
         with pytest.raises(OSError, match="of the tasks"):
             await anext(outcomes)
-
-    run(main)
 
 
 async def cancel(sessions, gate):
@@ -126,8 +109,8 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_no_ending_of_map_loses_outcomes(ending):
-    async def main(sessions):
+async def test_no_ending_of_map_loses_outcomes(ending):
+    async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
         gate = Gate(sessions)
         for door in gate.doors[:3]:
             door.set()
@@ -138,11 +121,10 @@ def test_no_ending_of_map_loses_outcomes(ending):
             error = error.__context__
         assert [one.value for one in error.finished] == [0, 1, 2]
 
-    run(main)
 
+async def test_a_plain_function_that_raises_is_an_outcome():
+    async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
 
-def test_a_plain_function_that_raises_is_an_outcome():
-    async def main(sessions):
         def conversation(task):
             return play(sessions) if 1 / task else None
 
@@ -150,12 +132,10 @@ def test_a_plain_function_that_raises_is_an_outcome():
         assert outcomes.failed.tolist() == [False, True, False]
         assert isinstance(outcomes[1].error, ZeroDivisionError)
 
-    run(main)
-
 
 @pytest.mark.parametrize("place", QUICK)
-def test_a_session_without_a_block(place):
-    async def main(sessions):
+async def test_a_session_without_a_block(place):
+    async with open_sessions(PLACES[place](count_fns())) as sessions:
         opened = [await sessions.open() for _ in range(3)]
         for seconds in (0, 0.01):
             text = f"none of 3 envs was free within wait={seconds} seconds"
@@ -174,31 +154,30 @@ def test_a_session_without_a_block(place):
             each.close()
         await asyncio.gather(*[play(sessions) for _ in range(6)])
 
-    run(main, place, 3)
+
+async def test_one_of_some_envs():
+    async with (
+        open_sessions(PLACES["thread"](count_fns())) as sessions,
+        sessions.open(env_ids=[2, 1]) as one,
+        sessions.open(env_ids=[2, 1]) as other,
+    ):
+        assert [one.env_id, other.env_id] == [2, 1]
+        with pytest.raises(TimeoutError, match="none of 1 envs"):
+            await sessions.open(env_ids=2, wait=0)
+        waiter = asyncio.create_task(sessions.open(env_ids=[1]).__aenter__())
+        await turns()
+        async with sessions.open() as env:  # env 0 is free, and none waits for it
+            assert env.env_id == 0
+        one.close()
+        await turns()
+        assert not waiter.done()
+        other.close()
+        assert (await waiter).env_id == 1
+        waiter.result().close()
 
 
-def test_one_of_some_envs():
-    async def main(sessions):
-        async with sessions.open(env_ids=[2, 1]) as one, sessions.open(env_ids=[2, 1]) as other:
-            assert [one.env_id, other.env_id] == [2, 1]
-            with pytest.raises(TimeoutError, match="none of 1 envs"):
-                await sessions.open(env_ids=2, wait=0)
-            waiter = asyncio.create_task(sessions.open(env_ids=[1]).__aenter__())
-            await turns()
-            async with sessions.open() as env:  # env 0 is free, and none waits for it
-                assert env.env_id == 0
-            one.close()
-            await turns()
-            assert not waiter.done()
-            other.close()
-            assert (await waiter).env_id == 1
-            waiter.result().close()
-
-    run(main, num_envs=3)
-
-
-def test_what_open_refuses():
-    async def main(sessions):
+async def test_what_open_and_map_refuse():
+    async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
         for options, kind, text in (
             ({"wait": -1}, ValueError, "wait must be 0 or more, got -1"),
             ({"wait": "1"}, TypeError, "wait must be seconds"),
@@ -207,17 +186,16 @@ def test_what_open_refuses():
         ):
             with pytest.raises(kind, match=text):
                 sessions.open(**options)
+        with pytest.raises(ValueError, match="on_failure"):
+            await sessions.map(play, [], on_failure="ignore")
+        assert len(await sessions.map(play, [])) == 0
 
-    run(main)
 
-
-def test_a_session_that_is_never_closed():
-    async def main(sessions):
+async def test_a_session_that_is_never_closed():
+    async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
         taken = [await sessions.open()]
         with pytest.warns(ResourceWarning, match="env 0 stays taken; call close"):  # noqa: PT031
             taken.clear()
             gc.collect()
         assert (await play(sessions))[2] == 4
-
-    run(main)
     assert not any("envpool_py" in each.name for each in threading.enumerate())

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import DummyVectorEnv, VectorEnvWrapper
-from tests.sessions.helpers import GO, count_fns, fine
+from tests.sessions.helpers import GO, count_fns, fine, open_sessions
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.places import BACKENDS, PLACES
@@ -78,26 +78,22 @@ def test_a_wrapped_pool_is_refused():
         VectorEnvWrapper(pool).sessions()
 
 
-def test_another_event_loop_is_refused():
-    async def run(pool):
-        async with pool.sessions() as sessions, sessions.open() as env:
+async def test_another_event_loop_is_refused():
+    async with open_sessions(PLACES["thread"](count_fns())) as sessions, sessions.open() as env:
 
-            async def elsewhere():
-                with pytest.raises(RuntimeError, match="another event loop"):
-                    await env.step(GO)
-                with pytest.raises(RuntimeError, match="another event loop"):
-                    async with sessions.open():
-                        pass
+        async def elsewhere():
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await env.step(GO)
+            with pytest.raises(RuntimeError, match="another event loop"):
+                async with sessions.open():
+                    pass
 
-            await asyncio.to_thread(asyncio.run, elsewhere())
-            await env.step(GO)
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        await env.step(GO)
 
+
+async def test_a_second_async_with_is_refused():
     with PLACES["thread"](count_fns()) as pool:
-        asyncio.run(run(pool))
-
-
-def test_a_second_async_with_is_refused():
-    async def run(pool):
         sessions = pool.sessions()
         async with sessions:
             with pytest.raises(RuntimeError, match="call pool.sessions"):
@@ -118,12 +114,9 @@ def test_a_second_async_with_is_refused():
                 pass
         assert pool.reset()[0].shape[0] == 3
 
+
+async def test_what_a_session_refuses():
     with PLACES["thread"](count_fns()) as pool:
-        asyncio.run(run(pool))
-
-
-def test_what_a_session_refuses():
-    async def run(pool):
         closed = pool.sessions()
         with pytest.raises(RuntimeError, match="async with"):
             async with closed.open():
@@ -155,6 +148,3 @@ def test_what_a_session_refuses():
                 async with sessions.open(options=3):
                     pass
             await assert_all_free(sessions)
-
-    with PLACES["thread"](count_fns()) as pool:
-        asyncio.run(run(pool))

@@ -13,9 +13,9 @@ from gymnasium.error import ResetNeeded
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, WorkerDiedError
 from tests.backends.test_worker_contract import PromptThreadWorker
-from tests.sessions.helpers import GO, MODES, count_fns, fine, play, turns, until
+from tests.sessions.helpers import GO, MODES, count_fns, fine, open_sessions, play, turns, until
 from tests.support import envs
-from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK, paired
+from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES, QUICK, paired
 from tests.support.reference import same
 
 # ------------------------------------------------------------------------------- conversations
@@ -85,13 +85,14 @@ SPACES = {
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "columns"), paired([*BACKENDS, *BACKENDS[::-1]], [*SPACES], [False, True])
+    ("place", "name", "columns"), paired([*LOCAL, *LOCAL[::-1]], [*SPACES], [False, True])
 )
-def test_any_space(place, name, columns):
+async def test_any_space(place, name, columns):
     space = SPACES[name] or SPACES["text"]
     space.seed(1)
-
-    async def run(pool):
+    fns = [functools.partial(SpaceEnv, SPACES[name])] * 2
+    pool = PLACES[place](fns, columns=columns, on_error="restart", max_restarts=None)
+    with pool:
         async with pool.sessions() as sessions:
             for k in range(4):  # a reset that fails comes first: the env has no observation yet
                 with contextlib.suppress(ValueError):
@@ -103,23 +104,14 @@ def test_any_space(place, name, columns):
                     assert same((await env.step(then))[0], then)
                     assert env.info["text"] == "hello"
 
-    fns = [functools.partial(SpaceEnv, SPACES[name])] * 2
-    with PLACES[place](fns, columns=columns, on_error="restart", max_restarts=None) as pool:
-        asyncio.run(run(pool))
+
+async def test_custom_workers():
+    async with open_sessions(BaseVectorEnv(count_fns(), PromptThreadWorker)) as sessions:
+        for one in await sessions.map(lambda _: play(sessions), range(6)):
+            assert one.value[2] == 4
 
 
-def test_custom_workers():
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            for one in await sessions.map(lambda _: play(sessions), range(6)):
-                assert one.value[2] == 4
-
-    with BaseVectorEnv(count_fns(), PromptThreadWorker) as pool:
-        asyncio.run(run(pool))
-        fine(pool)
-
-
-def test_vector_rewards_add_up():
+async def test_vector_rewards_add_up():
     class Env(envs.CountEnv):
         reward_space = gym.spaces.Box(-9, 9, (2,))
 
@@ -127,19 +119,15 @@ def test_vector_rewards_add_up():
             row = super().step(action)
             return row[0], np.array([1.0, 2.0]), *row[2:]
 
-    async def run(pool):
-        async with pool.sessions() as sessions, sessions.open() as env:
-            while not env.done:
-                await env.step(GO)
-            assert same(env.episode_return, np.array([4.0, 8.0]))
-
-    with DummyVectorEnv([Env]) as pool:
-        asyncio.run(run(pool))
+    async with open_sessions(DummyVectorEnv([Env])) as sessions, sessions.open() as env:
+        while not env.done:
+            await env.step(GO)
+        assert same(env.episode_return, np.array([4.0, 8.0]))
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_the_first_free_env_goes_to_the_one_who_waits_longest(place):
-    async def run(pool):
+async def test_the_first_free_env_goes_to_the_one_who_waits_longest(place):
+    with PLACES[place](count_fns(1)) as pool:
         order = []
 
         async def wait(k):
@@ -154,14 +142,13 @@ def test_the_first_free_env_goes_to_the_one_who_waits_longest(place):
             await asyncio.wait(tasks)
             assert order == [0, 1, 2, 3, 4, 6, 7, 8]
 
-    with PLACES[place](count_fns(1)) as pool:
-        asyncio.run(run(pool))
 
-
-def test_a_record_with_sessions_is_replayed(tmp_path):
+async def test_a_record_with_sessions_is_replayed(tmp_path):
     from envpool_py import replay  # noqa: PLC0415 - its module imports what others need not
 
-    async def run(pool):
+    fns = [envs.RandomEnv] * 2
+    with PLACES["thread"](fns, record=tmp_path / "record") as pool:
+
         async def conversation(seed):
             async with sessions.open(seed=seed) as env:
                 while not env.done:
@@ -169,10 +156,6 @@ def test_a_record_with_sessions_is_replayed(tmp_path):
 
         async with pool.sessions() as sessions:
             await sessions.map(conversation, range(5))
-
-    fns = [envs.RandomEnv] * 2
-    with PLACES["thread"](fns, record=tmp_path / "record") as pool:
-        asyncio.run(run(pool))
     with replay(tmp_path / "record", fns) as again:
         assert sum(len(batch[1]) for batch in again) > 10
 
@@ -193,8 +176,9 @@ class FailingEnv(envs.RaisingEnv):
 
 
 @pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
-def test_an_exception_is_raised_at_once(place, mode):
-    async def run(pool):
+async def test_an_exception_is_raised_at_once(place, mode):
+    fns = [functools.partial(FailingEnv, tag) for tag in range(2)]
+    with PLACES[place](fns, on_error=mode) as pool:
         async with pool.sessions() as sessions:
             async with sessions.open() as other, sessions.open() as env:
                 with pytest.raises(KeyError, match="env 1: step raised KeyError: 'boom'") as caught:
@@ -215,10 +199,6 @@ def test_an_exception_is_raised_at_once(place, mode):
         # A reset that failed is not sent again.
         if mode == "raise":
             assert sum(pool.get_env_attr("asked")) == 7
-
-    fns = [functools.partial(FailingEnv, tag) for tag in range(2)]
-    with PLACES[place](fns, on_error=mode) as pool:
-        asyncio.run(run(pool))
         fine(pool)
 
 
@@ -288,48 +268,43 @@ class BadSecondEnv(envs.CountEnv):
         return super().step(action)
 
 
-def test_an_env_that_cannot_be_recreated_is_no_hang(tmp_path):
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            with pytest.raises(WorkerDiedError, match="exited with code 7"):
-                async with sessions.open() as env:
-                    await env.step(2)
-            for _ in range(3):  # each tries again
-                with pytest.raises(FileExistsError, match="env 0: env_fn raised FileExistsError"):
-                    async with sessions.open():
-                        raise AssertionError
-            (tmp_path / "made").unlink()
+async def test_an_env_that_cannot_be_recreated_is_no_hang(tmp_path):
+    pool = PLACES["subproc-fork"]([lambda: BadSecondEnv(0, tmp_path / "made")])
+    async with open_sessions(pool) as sessions:
+        with pytest.raises(WorkerDiedError, match="exited with code 7"):
             async with sessions.open() as env:
-                await env.step(GO)
+                await env.step(2)
+        for _ in range(3):  # each tries again
+            with pytest.raises(FileExistsError, match="env 0: env_fn raised FileExistsError"):
+                async with sessions.open():
+                    raise AssertionError
+        (tmp_path / "made").unlink()
+        async with sessions.open() as env:
+            await env.step(GO)
 
-    with PLACES["subproc-fork"]([lambda: BadSecondEnv(0, tmp_path / "made")]) as pool:
-        asyncio.run(run(pool))
 
-
-def test_the_error_of_a_callback_reaches_those_who_wait():
+async def test_the_error_of_a_callback_reaches_those_who_wait():
     def refuse(*_):
         raise ZeroDivisionError("of on_restart")
 
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            with pytest.raises(KeyError, match="boom"):
-                async with sessions.open() as env:
-                    await env.step(1)
-            with pytest.raises(ZeroDivisionError, match="of on_restart"):
-                async with sessions.open() as env:
-                    await env.step(GO)
-
-    with PLACES["thread"]([FailingEnv], on_error="restart", on_restart=refuse) as pool:
-        asyncio.run(run(pool))
-        fine(pool)
+    pool = PLACES["thread"]([FailingEnv], on_error="restart", on_restart=refuse)
+    async with open_sessions(pool) as sessions:
+        with pytest.raises(KeyError, match="boom"):
+            async with sessions.open() as env:
+                await env.step(1)
+        with pytest.raises(ZeroDivisionError, match="of on_restart"):
+            async with sessions.open() as env:
+                await env.step(GO)
 
 
 # ---------------------------------------------------------------------------------------- map
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_map_records_failures(place):
-    async def run(pool):
+async def test_map_records_failures(place):
+    fns = [functools.partial(FailingEnv, tag) for tag in range(3)]
+    with PLACES[place](fns) as pool:
+
         async def conversation(task):
             async with sessions.open() as env:
                 if task == 4:
@@ -349,17 +324,15 @@ def test_map_records_failures(place):
         assert "step raised KeyError: 'boom'" in outcomes.errors[2]
         assert outcomes.errors[4] == "ArithmeticError: of the policy"
         assert isinstance(outcomes[6].error, asyncio.CancelledError)
-
-    fns = [functools.partial(FailingEnv, tag) for tag in range(3)]
-    with PLACES[place](fns) as pool:
-        asyncio.run(run(pool))
         fine(pool)
 
 
-def test_map_raises_the_first_failure():
+async def test_map_raises_the_first_failure():
     cancelled = []
 
-    async def run(pool):
+    found = []
+    with PLACES["thread"](count_fns(3)) as pool:
+
         async def conversation(task):
             async with sessions.open() as env:
                 try:
@@ -382,35 +355,5 @@ def test_map_raises_the_first_failure():
             assert [(one.task, one.value) for one in caught.value.finished] == [(0, 0)]
             async with sessions.open() as env:
                 await env.step(GO)
-
-    found = []
-    with PLACES["thread"](count_fns(3)) as pool:
-        asyncio.run(run(pool))
     assert cancelled
     assert 1 not in cancelled
-
-
-def test_map_takes_tasks_when_they_can_start():
-    taken = []
-
-    def tasks():
-        for k in range(50):
-            taken.append(k)
-            yield k
-
-    async def run(pool):
-        async def conversation(task):
-            assert len(taken) - len(ended) <= 4  # twice the number of envs
-            async with sessions.open() as env:
-                await env.step(GO)
-            ended.append(task)
-
-        async with pool.sessions() as sessions:
-            assert len(await sessions.map(conversation, tasks())) == 50
-            assert len(await sessions.map(conversation, [])) == 0
-            with pytest.raises(ValueError, match="on_failure"):
-                await sessions.map(conversation, [], on_failure="ignore")
-
-    ended = []
-    with PLACES["thread"](count_fns(2)) as pool:
-        asyncio.run(run(pool))
