@@ -123,27 +123,6 @@ def test_envs_work_while_the_caller_has_what_was_collected(kind):
             assert sorted(pool.waiting_id) == [0, 1, 2]
 
 
-class Recurrent:
-    """Acts by how many observations it has seen in this episode of this env."""
-
-    seen = np.zeros(3, int)
-
-    def start_episodes(self, env_ids):
-        self.seen[env_ids] = 0
-
-    def __call__(self, obs, env_ids):
-        assert obs[:, [0, 2]].T.tolist() == [env_ids.tolist(), self.seen[env_ids].tolist()]
-        self.seen[env_ids] += 1
-        return self.seen[env_ids]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_policy_is_told_of_the_start_of_episodes(mode):
-    with DummyVectorEnv(counts(3, 2, 3, 4), wait_num=2, autoreset_mode=mode) as pool:
-        for episode in AsyncCollector(pool, Recurrent()).episodes(12):
-            assert episode.actions.tolist() == list(range(1, len(episode) + 1))
-
-
 def test_actions_may_be_columns():
     columns = np.full((2, 2), 3.0), np.arange(2, 4), np.array([0.5, 0.25])
     with DummyVectorEnv([partial(envs.SpaceEnv, i, "tuple", 1) for i in range(2)]) as pool:

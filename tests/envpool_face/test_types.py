@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-import envpool_py
 from envpool_py import envpool
 from tests.envpool_face.envs import DUMMY, SeededEnv
 from tests.support import envs
@@ -71,11 +70,7 @@ BAD = [
     ({"max_num_players": 2}, ValueError, "max_num_players must be 1"),
     ({"gym_reset_return_info": False}, ValueError, "gym_reset_return_info True"),
     ({"seed": [1, 2, 3]}, ValueError, "got 3 seeds for 2 envs"),
-    ({"options": {"columns": False}}, ValueError, "columns must be True, because EnvPool re"),
     ({"options": {"wait_num": 1}}, ValueError, "wait_num must be 2, because batch_size"),
-    ({"on_error": "restart"}, TypeError, "pass options={'on_error': ...}"),
-    ({"on_eror": "restart"}, TypeError, "on_eror is no option; on_error is"),
-    ({"n_envs": 2}, TypeError, "n_envs: here it is num_envs"),
 ]
 
 
@@ -83,17 +78,6 @@ BAD = [
 def test_bad_arguments(options, error, text):
     with pytest.raises(error, match=text):
         envpool.make("CartPole-v1", **{"num_envs": 2, "options": DUMMY, **options})
-
-
-FOREIGN = {"batch_size": "wait_num", "n_envs": "num_envs", "num_workers": "num_processes"}
-FOREIGN |= {"vectorization_mode": "backend", "asynchronous": "ShmemVectorEnv, or backend='shmem'"}
-
-
-def test_other_pools_name_their_keyword_for_one_of_another_library():
-    for name, own in FOREIGN.items():
-        for make in (envpool_py.make, envpool_py.ShmemVectorEnv):
-            with pytest.raises(TypeError, match=f"^{name} is an argument of .*; here it is {own}"):
-                make([envs.CountEnv], **{name: 2})
 
 
 def test_without_dm_env_an_error_names_it(monkeypatch):

@@ -56,25 +56,10 @@ WRONG = [
     ({"autoreset_mode": "Now"}, ValueError, "autoreset_mode must be 'next_step'"),
     ({"max_concurrency": 2.5}, ValueError, "`max_concurrency` must be an integer or None, got"),
     ({"max_concurrency": 0}, ValueError, "`max_concurrency` must be a positive or None, got 0"),
-    (
-        {"max_concurrency": 2, "num_processes": 4},
-        TypeError,
-        "are the same option; pass one of them",
-    ),
-    (
-        {"batch_size": 1},
-        TypeError,
-        "here it is wait_num; wait_num must be None, because it waits for",
-    ),
-    (
-        {"num_envs": 3},
-        TypeError,
-        r"one env per env_fn; envpool_py.make\(env, num_envs\)",
-    ),
+    ({"max_concurrency": 2, "num_processes": 4}, TypeError, "are the same option; pass one of"),
     ({"context": "nope"}, ValueError, "cannot find context for 'nope': .* must be one of .*spawn"),
     ({"start_method": "nope"}, ValueError, "'nope': context, or start_method, must be one of"),
     ({"worker": print}, ValueError, "EnvWorker"),
-    ({"wait_num": 1}, ValueError, "wait_num must be None, because it waits for all envs"),
 ]
 
 

@@ -57,7 +57,6 @@ BAD = [
     (("CartPole-v1", 2, "vector_entry_point"), ValueError, "Invalid vectorization mode: 'vec"),
     ((3, 2), gym.error.Error, "Invalid id type"),
     (("CartPole-v1", 0), ValueError, "num_envs must be 1 or more, got 0"),
-    (("CartPole-v1", 2, "async", {"wait_num": 1}), ValueError, "waits for all envs"),
 ]
 
 

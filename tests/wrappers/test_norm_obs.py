@@ -82,25 +82,6 @@ def test_rows_and_spaces_of_every_space(kind, name, columns):
                     assert ours == spaces.Box(-10, 10, part.shape, normed.dtype)
 
 
-def test_the_statistics_are_the_same_in_every_autoreset_mode():
-    found = []
-    for mode in (None, "next_step", "same_step"):
-        with DummyVectorEnv(env_fns("float32", 1) * 2, autoreset_mode=mode) as pool:
-            norm = VectorEnvNormObs(pool)
-            norm.reset(seed=4)
-            for _ in range(3):
-                norm.step([0, 0])
-                norm.step([0, 0])
-                if mode is None:
-                    norm.reset()
-                elif mode == "next_step":
-                    norm.step([0, 0])
-            found.append(norm.obs_rms)
-    for rms in found:
-        assert rms.count == 2 * 10
-        np.testing.assert_allclose([rms.mean, rms.var], [found[0].mean, found[0].var], rtol=1e-12)
-
-
 def test_two_pools_share_statistics_that_one_or_none_updates():
     with DummyVectorEnv(env_fns("nested")) as one, DummyVectorEnv(env_fns("nested")) as two:
         train, test = VectorEnvNormObs(one), VectorEnvNormObs(two, update_obs_rms=False)
