@@ -52,6 +52,9 @@ class Batches:
                 values = [beside[i]["objects"][objects] for i in ids.tolist()]
                 parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
                 objects += 1
+            elif isinstance(array, list):
+                values = [array[i] for i in ids.tolist()]
+                parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
             elif not whole:
                 parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
             else:
@@ -142,8 +145,9 @@ class Batches:
 
     def keep_last(self) -> None:
         """Keep copies of returned observations from now on, because a fault may spoil the row."""
+        count = self._block.spec.num_envs
         self._last = [
-            np.empty(self._block.spec.num_envs, object) if array is None else np.zeros_like(array)
+            np.zeros_like(array) if isinstance(array, np.ndarray) else np.empty(count, object)
             for array in self._block.obs
         ]
 

@@ -44,7 +44,8 @@ class Spec(NamedTuple):
     """The description of a block that determines its fields; picklable.
 
     ``obs`` and ``action`` are layouts, see ``spaces``. ``finals``: the block also holds final
-    observations. ``timed``: steps have a timeout. ``measured``: steps are timed.
+    observations. ``timed``: steps have a timeout. ``measured``: steps are timed. ``local``: this
+    process steps all envs, so that the block holds objects, too.
     """
 
     num_envs: int
@@ -54,6 +55,7 @@ class Spec(NamedTuple):
     finals: bool = False
     timed: bool = False
     measured: bool = False
+    local: bool = False
 
 
 class Block:
@@ -69,12 +71,18 @@ class Block:
         }
         self.spec = spec
         self.obs_leaves = spaces.leaves(spec.obs)
-        #: An array ``(num_envs, *shape)`` for each leaf; None for a leaf of objects.
-        self.obs: list[Array | None] = [arrays.get(f"obs {n}") for n in range(len(self.obs_leaves))]
+        objects = [None] * spec.num_envs
+        #: An array ``(num_envs, *shape)`` for each leaf. Of objects a list; None: they are beside.
+        self.obs: list[Array | list[Any] | None] = [
+            arrays.get(f"obs {n}", objects.copy() if spec.local else None)
+            for n in range(len(self.obs_leaves))
+        ]
         self.finals = [arrays[f"final {n}"] for n in range(len(self.obs_leaves)) if spec.finals]
         num_actions = len(spaces.leaves(spec.action))
         self.actions: list[Any] = [arrays.get(f"action {n}") for n in range(num_actions)]
         self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
+        #: The actions that no array holds; None: arrays hold all. Not shared with other processes.
+        self.object_actions = None if spaces.is_fixed(spec.action) else objects
         self.ends = arrays["ends"]
         self.reward, self.terminated, self.truncated, self.mark = (
             self.ends[name] for name in ("reward", "terminated", "truncated", "mark")
@@ -103,7 +111,13 @@ class Block:
         ):
             array[index] = actions
             return True
-        columns = spaces.batch_actions(self.spec.action, actions, envs.ids.tolist())
+        listed, cells = envs.ids.tolist(), self.object_actions
+        if cells is not None and self.spec.local:
+            rows = spaces.list_actions(self.spec.action, actions, listed)
+            for i, row in zip(listed, rows, strict=True):
+                cells[i] = spaces.snapshot(row)  # the env may change it
+            return True
+        columns = spaces.batch_actions(self.spec.action, actions, listed)
         if columns is None:
             return False
         for array, column in zip(self.actions, columns, strict=True):

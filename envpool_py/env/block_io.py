@@ -24,13 +24,13 @@ def _rows_of(ids: Iterable[int], array: Array) -> list[Any]:
     return rows
 
 
-def flat_rows(leaf: Leaf, array: Array | None, ids: Iterable[int]) -> list[Any] | None:
+def flat_rows(leaf: Leaf, array: Any, ids: Iterable[int]) -> list[Any] | None:
     """Return a memoryview for each of these envs; it accepts only arrays of its shape and dtype.
 
     A store to it takes a third of the time of a store to an array. None if there is no such view;
     uint8 is excluded, because its view would accept ``bytes``.
     """
-    if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
+    if leaf.dtype is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
         return None
     if len(leaf.shape) != 1 or leaf.code is not None:
         return None
@@ -41,13 +41,13 @@ def flat_rows(leaf: Leaf, array: Array | None, ids: Iterable[int]) -> list[Any] 
 
 
 def writer_of(
-    layout: Any, arrays: Iterator[Array | None], what: str, beside: Beside, ids: Iterable[int]
+    layout: Any, arrays: Iterator[Any], what: str, beside: Beside, ids: Iterable[int]
 ) -> Write:
     """Return ``write(i, value)``, which stores a value of the layout for env ``i`` of ``ids``.
 
-    It raises TypeError or ValueError for a value that the arrays cannot hold without loss. Objects,
-    which no array holds, go to ``beside``. Messages call the value ``what``. ``arrays`` yields one
-    array per leaf.
+    It raises TypeError or ValueError for a value that the arrays cannot hold without loss. Objects
+    go to ``beside`` if there is no list for them. Messages call the value ``what``. ``arrays``
+    yields what ``Block.obs`` has for each leaf.
     """
     if spaces.is_leaf(layout):
         return _leaf_writer(layout, next(arrays), what, beside, ids)
@@ -71,11 +71,11 @@ def writer_of(
     return write
 
 
-def _leaf_writer(
-    leaf: Leaf, array: Array | None, what: str, beside: Beside, ids: Iterable[int]
-) -> Write:
+def _leaf_writer(leaf: Leaf, array: Any, what: str, beside: Beside, ids: Iterable[int]) -> Write:
     if array is None:
         return lambda _, value: beside.setdefault("objects", []).append(value)
+    if leaf.dtype is None:
+        return lambda i, value: array.__setitem__(i, spaces.snapshot(value))  # it may change later
     target, shape, dtype, code = array, leaf.shape, array.dtype, leaf.code
 
     def fit(i: int, value: Any) -> None:
@@ -120,12 +120,12 @@ def _leaf_writer(
 def actions_of(block: Block, ids: Iterable[int]) -> Any:
     """Return the actions of these envs, by id, each of the type that ``[i]`` of a batch has.
 
-    Each action is a copy, which the env may change. It is None if the block cannot hold actions;
-    they are then in the request.
+    Each action is a copy, which the env may change. A list if arrays cannot hold actions: in a
+    worker process they are in the request.
     """
     layout = block.spec.action
-    if not spaces.is_fixed(layout):
-        return [None] * block.spec.num_envs
+    if block.object_actions is not None:
+        return block.object_actions
     readers = list(map(partial(_reader, ids), spaces.leaves(layout), block.actions))
     if spaces.is_leaf(layout):
         return readers[0]

@@ -78,6 +78,8 @@ class RecordWriter:
 
     def requests(self, ids: IdArray, requests: Sequence[Request] | None) -> None:
         """Write requests that are answered by a row; None: steps whose actions are in the block."""
+        if requests is None and (actions := self._block.object_actions) is not None:
+            requests = [Request("step", (actions[i],)) for i in ids.tolist()]
         if requests is None:
             arrays = [array for array in self._block.actions if array is not None]
             self._write(file_format.STEPS, ids, [_narrowed(array[ids]) for array in arrays])

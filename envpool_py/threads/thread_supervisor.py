@@ -30,7 +30,7 @@ class ThreadSupervisor(Supervisor):
         self._add_hosts(partial(ThreadHost, claimed={}))
 
     def _new_block(self, spec: Spec) -> Block:
-        return Block(spec)
+        return Block(spec._replace(local=True))
 
 
 class ThreadEnvWorker(RemoteEnvWorker):

@@ -97,7 +97,10 @@ class HostGroup:
 
     def attach(self, spec: Spec) -> Block:
         """Make the block of all envs; every host writes rows into it from now on."""
-        block = Block(spec, None) if self.supervisor is None else self.supervisor.make_block(spec)
+        if self.supervisor is None:
+            block = Block(spec._replace(local=True))
+        else:
+            block = self.supervisor.make_block(spec)
         for host in self.local:
             host.attach(block)
         return block
