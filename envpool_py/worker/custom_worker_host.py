@@ -31,8 +31,11 @@ class _Remote:
         self._sent: list[Any] = []
         self._received: list[Any] = []
         self._failure: BaseException | None = None
+        # What ``recv`` of the worker has raised; None once it is known whether that was the reply.
+        self._raised: BaseException | None = None
 
     def send(self, request: Request) -> None:
+        self._look_at_error()  # a second interrupt may have come before
         if self._sent and not self._received:
             if type(self.worker).cancel is EnvWorker.cancel:  # it would only drop the reply
                 with suppressed():
@@ -53,12 +56,16 @@ class _Remote:
         try:
             self._received.extend(map(methodcaller("recv"), (self.worker,)))
         except BaseException as error:
-            sent, self._sent = self._sent, []  # first, and without a call: see above
-            if is_interrupt(error):
-                self._sent = sent
+            self._raised = error  # first, and without a call: see above
+            self._look_at_error()
             raise
         self._sent.clear()
         return self._received.pop()
+
+    def _look_at_error(self) -> None:
+        if self._raised is not None and not is_interrupt(self._raised):
+            self._sent = []  # it was the reply
+        self._raised = None
 
     step = reset = recv
 
@@ -107,6 +114,9 @@ class CustomWorkerHost(InlineHost):
         self._actions = actions_of(block, self.ids)
 
     def _send(self, tokens: list[int], requests: Mapping[int, Request]) -> None:
+        # A worker has one request at a time: an earlier one was cancelled, or is waited for no
+        # longer, and has no reply.
+        super().cancel({token & ID_MASK for token in tokens})
         for token in tokens:
             i, request = token & ID_MASK, requests.get(token)
             if request is not None:

@@ -152,3 +152,23 @@ def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(worker, beside
             pool.step([0, 0])
         assert pool.reset()[0].tolist() == [[0, 1, 0]] * 2  # env, episode, step
         assert len(pool.step([0, 0])[0]) == 2
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_an_interrupted_restart_leaves_no_request_for_the_next_one(worker, monkeypatch):
+    """That by which an env recreates itself was sent, and nobody waits for its reply any more."""
+
+    def send(self, request):
+        plain(self, request)
+        if request.kind == "configure":
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
+
+    with BaseVectorEnv([envs.CountEnv] * 2, worker) as pool:
+        pool.reset()
+        plain = worker.send
+        monkeypatch.setattr(worker, "send", send)
+        with pytest.raises(KeyboardInterrupt):
+            pool.restart([0])
+        assert pool.reset()[0][:, 2].tolist() == [0, 0]
+        assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]

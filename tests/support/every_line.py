@@ -47,6 +47,7 @@ LOCKS = tuple(getattr(module, "__path__", [module.__file__])[0] for module in LI
 WALKED = (*LOCKS, contextlib.__file__)
 """An interrupt in ``contextlib`` skips what the end of a ``with`` statement would do."""
 LOCKLESS = {"threading.current_thread", "threading.main_thread", "threading.ident"}
+LOCKLESS |= {"util.__call__", "util.sub_debug"}  # a finalizer, which garbage collection may call
 """All that the main thread may call there outside of ``interrupts.deferred``: they take no lock."""
 
 LEFT_AFTER = 2.0
@@ -172,7 +173,7 @@ class Ready(BaseException):
 # Between these lines and those before them there is no call and no jump, so no signal handler runs
 # there. It would only because of the tracer, whose function is called at each line.
 NO_SIGNAL = {
-    "custom_worker_host.py": ("except BaseException as error:", "sent, self._sent = "),
+    "custom_worker_host.py": ("except BaseException as error:", "self._raised = error"),
     "executor.py": ("close()",),
     "wrapper_layers.py": ("continue",),  # where CPython 3.11 loses a reference, too
 }
@@ -251,6 +252,8 @@ class Lines:
 class Twice(Lines):
     """Raises a second signal soon after the first; the visit of a place is the number of calls."""
 
+    second = None
+
     def __init__(self, scene, kind, target):
         super().__init__(scene, kind, target and (*target[:2], 1))
         self._left = 0 if target is None else target[2]
@@ -262,7 +265,9 @@ class Twice(Lines):
     def _handle(self, *_):
         if self._left:
             sys.setprofile(self._count)
-        raise self.error
+            raise self.error
+        self.second = type(self.error)("of the handler, called again")
+        raise self.second
 
     def _count(self, frame, event, arg):  # noqa: ARG002 - of a profiler
         if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
@@ -546,10 +551,12 @@ def interrupt(scene, call, trigger):
         if isinstance(caught, Hung):
             raise
         outcome = f"raised {describe(caught)[:90]}"
-        came_out = caught is trigger.error
+        came_out = caught in (trigger.error, getattr(trigger, "second", None))
         if not came_out and not isinstance(caught, EnvError):
             raise WrongError(f"the call {outcome}") from None
         caught.__traceback__ = None  # it holds what was half made
+    # Interrupted while it sets the handler of SIGINT back, asyncio.run leaves its own, with its task.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if trigger.fired and not came_out:
         raise WrongError(f"the error did not come out: the call {outcome}")
 
@@ -652,7 +659,7 @@ def once(cell, scene, place):
     if cell.call == "close":
         scene.stage = "second close"
         scene.close()
-        scene.pool = scene.trigger.error = None
+        scene.pool = scene.trigger.error = scene.trigger.second = None
         return
     scene.go_on(call if cell.call == "recv_async" else None)
     scene.check_restarts(
@@ -673,7 +680,7 @@ def finish(scene, limit):
     signal.setitimer(signal.ITIMER_REAL, limit)
     scene.close()
     signal.setitimer(signal.ITIMER_REAL, limit + 5)
-    scene.pool = scene.trigger.error = None  # the error that was raised holds frames
+    scene.pool = scene.trigger.error = scene.trigger.second = None  # an error holds frames
     gc.collect()
     text = scene.check_left(scene.before)
     signal.setitimer(signal.ITIMER_REAL, 0)
