@@ -555,7 +555,7 @@ def interrupt(scene, call, trigger):
         if not came_out and not isinstance(caught, EnvError):
             raise WrongError(f"the call {outcome}") from None
         caught.__traceback__ = None  # it holds what was half made
-    # Interrupted while it sets the handler of SIGINT back, asyncio.run leaves its own, with its task.
+    # asyncio.run, interrupted while it sets the handler of SIGINT back, leaves its own.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if trigger.fired and not came_out:
         raise WrongError(f"the error did not come out: the call {outcome}")
