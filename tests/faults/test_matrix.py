@@ -24,14 +24,14 @@ class Env(envs.RandomEnv):
     """A `RandomEnv` with episodes of 3 steps; the victim fails once in all, at its moment."""
 
     def __init__(self, tag, path=None, fault="", moment=""):
-        if moment == "env_fn" and helpers.count_call(path / "made") == 2:
+        if moment == "env_fn" and envs.count_call(path / "made") == 2:
             envs.FaultEnv().fault(fault)
         super().__init__(tag)
         self.path, self.fault, self.moment = path, fault, moment
         self.count = self.resets = 0
 
     def fails(self, moment):
-        if self.moment == moment and helpers.count_call(self.path / "failed") == 1:
+        if self.moment == moment and envs.count_call(self.path / "failed") == 1:
             envs.FaultEnv().fault(self.fault)
 
     def reset(self, **kwargs):
@@ -46,7 +46,7 @@ class Env(envs.RandomEnv):
         self.count += 1
         if self.resets > 1 and self.count == 2:
             self.fails("step")
-            if self.moment == "env_fn" and helpers.count_call(self.path / "failed") == 1:
+            if self.moment == "env_fn" and envs.count_call(self.path / "failed") == 1:
                 # In its process an env_fn has no time limit.
                 envs.FaultEnv().fault("SIGKILL" if self.fault == "hang" else "value")
         obs, reward, *_, info = super().step(action)

@@ -156,7 +156,7 @@ def test_a_restart_counts_although_another_env_fn_of_it_fails(place, tmp_path):
 class MadeOnce(envs.FaultEnv):
     def __init__(self, path):
         super().__init__(0)
-        if helpers.count_call(path) > 1:
+        if envs.count_call(path) > 1:
             raise ValueError("only once")
 
 
@@ -377,7 +377,7 @@ def fail(how):
 )
 def test_a_failed_reset_is_tried_again_within_the_budget(place, how, times, tmp_path):
     def reset(_, row):
-        if 1 < helpers.count_call(tmp_path / "resets") <= times + 1:
+        if 1 < envs.count_call(tmp_path / "resets") <= times + 1:
             fail(how)
         return row
 

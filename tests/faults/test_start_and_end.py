@@ -37,7 +37,7 @@ from tests.support.helpers import (
     wait_until,
     wait_until_blocked,
 )
-from tests.support.places import PLACES, slow
+from tests.support.places import PLACES, paired, slow
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ FAILS = {
         *(("shmem-fork", how, 1) for how in FAILS),
         *(("shmem-fork-caller", how, bad) for how, bad in (("raise", 2), ("die", 1))),
         ("dummy", "exit", 1),
-        *slow(*((place, how, 1) for place in NEW for how in ("raise", "die"))),
+        *slow(*paired(NEW, ["raise", "die"], [1])),
     ],
 )
 def test_a_constructor_that_fails_half_way_leaves_nothing(place, how, bad, tmp_path):
@@ -245,11 +245,10 @@ def test_a_limit_on_open_files():
     assert any(re.search(text, shown) for shown in refused)
 
 
-@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(NEW[1])])
-def test_shared_memory_is_refused(place):
+def test_shared_memory_is_refused():
     error = pytest.raises(MemoryError, match=r"cannot get \d+ bytes of shared memory for observ")
     with no_process_left(), helpers.limited(resource.RLIMIT_FSIZE, 4 << 20), error:
-        PLACES[place]([broken.WideEnv] * 2)
+        PLACES["shmem-fork-packed"]([broken.WideEnv] * 2)
 
 
 @pytest.mark.slow
@@ -473,8 +472,10 @@ def test_a_pool_made_in_a_thread_outlives_it(place):
         assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("closes", [False, True])
-@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(*NEW)])
+@pytest.mark.parametrize(
+    ("place", "closes"),
+    [*paired(["shmem-fork-packed"], [False, True]), *slow(*paired(NEW, [False, True]))],
+)
 def test_a_forked_copy_of_a_pool_does_not_harm_it(place, closes):
     def use_the_copy():
         nonlocal pool

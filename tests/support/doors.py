@@ -8,13 +8,13 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from tests.faults.helpers import running
 from tests.support.helpers import wait_until
 
 
@@ -232,7 +232,7 @@ def check_revival(door, **options):
         found.reset()
         pid = pool.apply(pid_of, id=[1])[0]
         os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: not alive(pid))
+        assert wait_until(lambda: not running(pid))
         found.reset()
         assert pool.apply(pid_of, id=[1])[0] != pid
 
@@ -241,10 +241,6 @@ def pid_of(_):
     return os.getpid()
 
 
-def alive(pid):
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    return False
 
 
 IDS = [2, 0]

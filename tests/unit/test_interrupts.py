@@ -259,20 +259,6 @@ def test_the_callback_of_an_event_loop_runs_once():
     assert seen == [FIRST]
 
 
-def test_ctrl_c_ends_an_event_loop():
-    goes_on = False
-
-    async def main():
-        nonlocal goes_on
-        with deferred():
-            signal.raise_signal(signal.SIGINT)
-            goes_on = True
-        await asyncio.wait_for(asyncio.Event().wait(), 60)
-
-    with handling(signal.SIGINT, signal.default_int_handler):
-        with pytest.raises(KeyboardInterrupt):
-            asyncio.run(main())
-        assert goes_on
 
 
 # ---------------------------------------------------------------------------- is_interrupt
