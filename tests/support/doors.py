@@ -241,8 +241,6 @@ def pid_of(_):
     return os.getpid()
 
 
-
-
 IDS = [2, 0]
 
 

@@ -259,8 +259,6 @@ def test_the_callback_of_an_event_loop_runs_once():
     assert seen == [FIRST]
 
 
-
-
 # ---------------------------------------------------------------------------- is_interrupt
 
 
