@@ -78,23 +78,6 @@ def test_an_env_stays_in_its_thread(place, wait_num):
         pool.step([0] * 3)
 
 
-class MeetingEnv(OwnThreadEnv):
-    """A step ends when all envs of the barrier are in one."""
-
-    barrier = threading.Barrier(3)
-
-    def step(self, action):
-        self.barrier.wait(120)
-        return super().step(action)
-
-
-def test_envs_step_at_the_same_time():
-    with ThreadVectorEnv([MeetingEnv] * 3) as pool:
-        pool.reset()
-        for count in (1, 2):
-            assert pool.step([0] * 3)[0].tolist() == [[count]] * 3
-
-
 class GatedEnv(OwnThreadEnv):
     """Action 1 waits for its gate, whatever exception an abandoned thread gets."""
 
