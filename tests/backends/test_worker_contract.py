@@ -97,18 +97,6 @@ def test_a_pool_of_a_custom_worker_gives_what_raw_envs_give(worker, mode, subjec
     Session(make, [functools.partial(subject, tag) for tag in range(3)], mode).run(script(3))
 
 
-@pytest.mark.parametrize("worker", WORKERS)
-def test_an_env_of_a_custom_worker_that_raises_is_recreated(worker):
-    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(2)]
-    with BaseVectorEnv(fns, worker, on_error="restart") as pool:
-        pool.reset()
-        _, _, _, truncated, infos = pool.step(["", "value"])
-        assert truncated.tolist() == [False, True]
-        assert "env 1: step raised ValueError: boom" in infos[1]["env_error"]
-        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
-        assert pool.step(["", ""])[0][:, 2].tolist() == [2, 1]
-
-
 def test_what_is_refused_at_construction():
     def one_then_another(env_fn):
         return next(kinds)(env_fn)

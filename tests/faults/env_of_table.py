@@ -13,13 +13,6 @@ FAIL = 99
 """The action at which the victim's step fails."""
 
 
-def count(path):
-    """Note this call in a file; return how many calls there were, in all processes together."""
-    with path.open("ab") as file:
-        file.write(b"x")
-        return file.tell()
-
-
 def fail(fault):
     """Do what the fault says; a process that the env forks may return, and so does its parent."""
     if fault == "raises":
@@ -55,7 +48,7 @@ class Env(envs.CountEnv):
         """Fail if this is the place; return whether it is."""
         if not (self.fails and self.place == place and now):
             return False
-        if place != "close of the pool" and count(self.folder / f"failed{self.tag}") > 1:
+        if place != "close of the pool" and envs.count_call(self.folder / f"failed{self.tag}") > 1:
             return False
         fail(self.fault)
         return True
@@ -91,7 +84,7 @@ class Env(envs.CountEnv):
 
 def make(tag, folder, place, fault):
     """Make an env, or fail in doing so."""
-    life = count(folder / f"made{tag}")
+    life = envs.count_call(folder / f"made{tag}")
     if tag == VICTIM and (place, life) in {("env_fn", 1), ("env_fn at a restart", 2)}:
         told = folder / "told"
         while place == "env_fn" and fault == "hangs" and not told.exists():

@@ -42,16 +42,9 @@ def count_fns(num):
     return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
 
 
-def count_call(path):
-    """Note this call in a file; return how many calls there were, in all processes together."""
-    with path.open("ab") as file:
-        file.write(b"x")
-        return file.tell()
-
-
 def made(tag, path, act):
     """Make a FaultEnv; ``act`` is called first, with how often it has been made."""
-    act(count_call(path))
+    act(envs.count_call(path))
     return envs.FaultEnv(tag)
 
 

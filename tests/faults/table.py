@@ -52,14 +52,15 @@ NOTHING = ("nothing",)
 
 # Texts that several rows have.
 _CRASH = "row: env 1: step raised RuntimeError: crash ..."
-_MADE = "env 1: env_fn raised RuntimeError: boom (env_of_table.py:...)"
-_NO_ENV = "env 1: env_fn raised TypeError: ..."
-_NO_RETURN = "env 1: did not return from env_fn within ... seconds"
-_FIRST = "envs 0 to 2: reset raised RuntimeError: boom (env_of_table.py:...)"
-_CLOSED = "warned: env 1: close raised RuntimeError: boom (env_of_table.py:...)..."
-_ACTOR = "raised: env 1: the actor ... died..."
-_EXITED = "warned: env 1: close raised SystemExit: 3 (env_of_table.py:...)..."
-_MADE_EXIT = "env 1: env_fn raised SystemExit: 3 (env_of_table.py:...)"
+_ACTOR = "env 1: the actor ... died..."
+_ENDS = {"exits": "exited with code 37", "is killed": "was killed by SIGKILL"}
+
+
+def _raised(request: str) -> dict[str, str]:
+    """Return the texts of the two exceptions in a request."""
+    errors = {"raises": "RuntimeError: boom", "raises SystemExit": "SystemExit: 3"}
+    at = "(env_of_table.py:...)"
+    return {fault: f"env 1: {request} raised {error} {at}" for fault, error in errors.items()}
 
 
 class Row(NamedTuple):
@@ -109,11 +110,9 @@ def _failure(place: str, request: str) -> list[Row]:
     did = "return from close" if place == "close at recycling" else "end its request"
     late = f"env 1: did not {did} within step_timeout=... seconds"
     rows = {
-        "raises": f"env 1: {request} raised RuntimeError: boom (env_of_table.py:...)",
-        "raises SystemExit": f"env 1: {request} raised SystemExit: 3 (env_of_table.py:...)",
+        **_raised(request),
         "hangs": late,
-        "exits": "env 1: the worker process exited with code 37",
-        "is killed": "env 1: the worker process was killed by SIGKILL",
+        **{fault: f"env 1: the worker process {end}" for fault, end in _ENDS.items()},
         "returns nonsense": f"env 1: {request} raised TypeError: ...",
     }
     actor = "env 1: the actor on node ... died..."
@@ -123,11 +122,40 @@ def _failure(place: str, request: str) -> list[Row]:
             fault,
             (f"raised: {text}...",),
             (f"row: {text}...", "logged: env 1 restarted (...): ..."),
-            {RAY: ((f"raised: {actor}",), (f"row: {actor}",))}
-            if fault in ("exits", "is killed")
-            else {},
+            {RAY: ((f"raised: {actor}",), (f"row: {actor}",))} if fault in _ENDS else {},
         )
         for fault, text in rows.items()
+    ]
+
+
+def _env_fn() -> list[Row]:
+    """Return the rows of a new env, and of one that is recreated after a crash."""
+    made, nonsense = _raised("env_fn"), "env 1: env_fn raised TypeError: "
+    ends = {fault: f"env 1: the worker process {end}" for fault, end in _ENDS.items()}
+    again = {**made, "hangs": "env 1: did not return from env_fn within ... seconds", **ends}
+    crashed, here = f"{_CRASH}then: ", "env_fn at a restart"
+    on_ray = {RAY: ((f"raised: {_ACTOR}",), (f"{crashed}{_ACTOR}",))}
+    late = "warned: env 1: env_fn has not returned after ... seconds; ..."
+    return [
+        *(Row("env_fn", fault, (f"raised: {text}...",)) for fault, text in made.items()),
+        # The time that a first start takes is not known: no limit, and a warning.
+        Row("env_fn", "hangs", (late,)),
+        *(
+            Row("env_fn", fault, (f"raised: {end} while starting...",), but={RAY: (raised, None)})
+            for fault, end in ends.items()
+            for raised in [(f"raised: {_ACTOR}",)]
+        ),
+        Row("env_fn", "returns nonsense", (f"raised: {nonsense}...",)),
+        *(
+            Row(
+                here,
+                fault,
+                (f"raised: {text}...",),
+                (f"{crashed}{text}...",),
+                on_ray if fault in ends else {},
+            )
+            for fault, text in [*again.items(), ("returns nonsense", nonsense)]
+        ),
     ]
 
 
@@ -147,23 +175,14 @@ def _call() -> list[Row]:
 
 def _close_after_a_crash() -> list[Row]:
     """Return the rows of an env whose `close` misbehaves when `restart` or a crash recreates it."""
-    warned = {
-        "raises": "warned: env 1: close raised RuntimeError: boom (env_of_table.py:...)...",
-        "raises SystemExit": "warned: env 1: close raised SystemExit: 3 (env_of_table.py:...)...",
-        "hangs": "warned: env 1: ...close...step_timeout=...",
-        "exits": "warned: env 1: ...close...exited with code 37...",
-        "is killed": "warned: env 1: ...close...was killed by SIGKILL...",
-    }
+    warned = {fault: f"warned: {text}..." for fault, text in _raised("close").items()}
+    warned["hangs"] = "warned: env 1: ...close...step_timeout=..."
+    warned |= {fault: f"warned: env 1: ...close...{end}..." for fault, end in _ENDS.items()}
     died = "warned: env 1: ...close...died..."
+    on_ray = {RAY: ((died,), (_CRASH, died))}
     place = "close after a crash"
     rows = [
-        Row(
-            place,
-            fault,
-            (text,),
-            (_CRASH, text),
-            {RAY: ((died,), (_CRASH, died))} if fault in ("exits", "is killed") else {},
-        )
+        Row(place, fault, (text,), (_CRASH, text), on_ray if fault in _ENDS else {})
         for fault, text in warned.items()
     ]
     return [*rows, Row(place, "returns nonsense", NOTHING, (_CRASH,))]
@@ -176,10 +195,24 @@ def _close_at_recycling() -> list[Row]:
     """
     place = "close at recycling"
     return [
-        Row(place, "raises", (_CLOSED,)),
-        Row(place, "raises SystemExit", (_EXITED,)),
+        *(Row(place, f, (f"warned: {text}...",)) for f, text in _raised("close").items()),
         Row(place, "returns nonsense", NOTHING),
-        *(row for row in _failure(place, "reset") if row.fault in ("hangs", "exits", "is killed")),
+        *(row for row in _failure(place, "reset") if row.fault in ("hangs", *_ENDS)),
+    ]
+
+
+def _close_of_the_pool() -> list[Row]:
+    """Return those where all envs share a process; env 2 is closed last, if there is a process."""
+    place = "close of the pool"
+    on_ray = {RAY: (("warned: env 1: ...close...died...env 2...",), None)}
+    return [
+        *(Row(place, f, (f"warned: {text}...",)) for f, text in _raised("close").items()),
+        Row(place, "hangs", ("warned: env 1: ...close...",)),
+        *(
+            Row(place, fault, (f"warned: env 1: ...close...{end}...env 2...",), but=on_ray)
+            for fault, end in _ENDS.items()
+        ),
+        Row(place, "returns nonsense", NOTHING),
     ]
 
 
@@ -194,64 +227,14 @@ def _forks() -> list[Row]:
 
 
 ROWS = [
-    Row("env_fn", "raises", (f"raised: {_MADE}...",)),
-    Row("env_fn", "raises SystemExit", (f"raised: {_MADE_EXIT}...",)),
-    # The time that a first start takes is not known: no limit, and a warning.
-    Row("env_fn", "hangs", ("warned: env 1: env_fn has not returned after ... seconds; ...",)),
-    Row(
-        "env_fn",
-        "exits",
-        ("raised: env 1: the worker process exited with code 37 while starting...",),
-        but={RAY: ((_ACTOR,), None)},
-    ),
-    Row(
-        "env_fn",
-        "is killed",
-        ("raised: env 1: the worker process was killed by SIGKILL while starting...",),
-        but={RAY: ((_ACTOR,), None)},
-    ),
-    Row("env_fn", "returns nonsense", (f"raised: {_NO_ENV}",)),
-    Row(
-        "env_fn at a restart",
-        "raises",
-        (f"raised: {_MADE}...",),
-        (f"{_CRASH}then: {_MADE}...",),
-    ),
-    Row(
-        "env_fn at a restart",
-        "raises SystemExit",
-        (f"raised: {_MADE_EXIT}...",),
-        (f"{_CRASH}then: {_MADE_EXIT}...",),
-    ),
-    Row(
-        "env_fn at a restart",
-        "hangs",
-        (f"raised: {_NO_RETURN}...",),
-        (f"{_CRASH}then: {_NO_RETURN}...",),
-    ),
-    Row(
-        "env_fn at a restart",
-        "exits",
-        ("raised: env 1: the worker process exited with code 37...",),
-        (f"{_CRASH}then: env 1: the worker process exited with code 37...",),
-        {RAY: ((_ACTOR,), (f"{_CRASH}then: env 1: the actor ... died...",))},
-    ),
-    Row(
-        "env_fn at a restart",
-        "is killed",
-        ("raised: env 1: the worker process was killed by SIGKILL...",),
-        (f"{_CRASH}then: env 1: the worker process was killed by SIGKILL...",),
-        {RAY: ((_ACTOR,), (f"{_CRASH}then: env 1: the actor ... died...",))},
-    ),
-    Row(
-        "env_fn at a restart",
-        "returns nonsense",
-        (f"raised: {_NO_ENV}",),
-        (f"{_CRASH}then: {_NO_ENV}",),
-    ),
+    *_env_fn(),
     *_failure("first reset", "reset"),
     # No env has ever completed a reset: a bug in the env's code or arguments, told at once.
-    Row("first reset of all", "raises", (f"raised: {_FIRST}...",)),
+    Row(
+        "first reset of all",
+        "raises",
+        ("raised: envs 0 to 2: reset raised RuntimeError: boom (env_of_table.py:...)...",),
+    ),
     *_failure("reset", "reset"),
     *_failure("step", "step"),
     *_call(),
@@ -264,22 +247,6 @@ ROWS = [
     ),
     *_close_after_a_crash(),
     *_close_at_recycling(),
-    # All envs share a process; env 2 is closed after env 1, if there still is a process.
-    Row("close of the pool", "raises", (_CLOSED,)),
-    Row("close of the pool", "raises SystemExit", (_EXITED,)),
-    Row("close of the pool", "hangs", ("warned: env 1: ...close...",)),
-    Row(
-        "close of the pool",
-        "exits",
-        ("warned: env 1: ...close...exited with code 37...env 2...",),
-        but={RAY: (("warned: env 1: ...close...died...env 2...",), None)},
-    ),
-    Row(
-        "close of the pool",
-        "is killed",
-        ("warned: env 1: ...close...was killed by SIGKILL...env 2...",),
-        but={RAY: (("warned: env 1: ...close...died...env 2...",), None)},
-    ),
-    Row("close of the pool", "returns nonsense", NOTHING),
+    *_close_of_the_pool(),
     *_forks(),
 ]

@@ -304,17 +304,13 @@ def test_envs_that_hang_together_are_read_and_ended_together(by, monkeypatch):
         assert all("in _fault" in str(error) for error in errors)
 
 
-def test_close_does_not_warn_of_a_process_that_is_being_killed(monkeypatch):
+async def test_close_does_not_warn_of_a_process_that_is_being_killed(monkeypatch):
     """The error of its env was raised before."""
-
-    async def run(pool):
+    with PLACES["shmem-fork"](BROKEN) as pool, monkeypatch.context() as patch:
+        patch.setattr(pool.engine.hosts.of(0), "_kill", lambda: None)  # it takes a while
         async with pool.sessions() as sessions, sessions.open() as env:
             with pytest.raises(EnvTimeoutError):
                 await env.step("hang", timeout=0.1)
-
-    with PLACES["shmem-fork"](BROKEN) as pool, monkeypatch.context() as patch:
-        patch.setattr(pool.engine.hosts.of(0), "_kill", lambda: None)  # it takes a while
-        asyncio.run(run(pool))
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from tests.support.places import PLACES
 
 WHERE = ("env_fn", "reset", "step", "call", "coroutine", "close")
 CHILD = ("raises", "exits", "exec", "goes on", "returns")
-STEPS, LENGTH = 500, 50
+STEPS, LENGTH = 160, 50
 
 
 class Forks(envs.CountEnv):
@@ -62,7 +62,7 @@ class Forks(envs.CountEnv):
         row = super().step(action)
         if self.calls == 20:
             self.fork("step")
-        if self.calls == 300:
+        if self.calls == 120:
             self.release()
         return row
 

@@ -22,28 +22,20 @@ FRESH = {"context": "fork", "fresh_process": True}
 SHORT = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_after_an_exception(mode):
-    with ShmemVectorEnv(FNS, autoreset_mode=mode, **FRESH, **RESTART) as pool:
+@pytest.mark.parametrize("by", [*MODES, "hand", "hand, restart"])
+def test_after_an_exception_and_by_hand(by):
+    by_hand = str(by).startswith("hand")
+    options = {"autoreset_mode": None if by_hand else by, **({} if by == "hand" else RESTART)}
+    with ShmemVectorEnv(FNS, **FRESH, **options) as pool:
         pool.reset()
         pids = pool.call("pid")
-        batch = pool.step(["", "value", ""])
-        assert batch[3].tolist() == [False, True, False]
-        found = pool.call("pid")
-        assert [new == old for new, old in zip(found, pids, strict=True)] == [True, False, True]
-        assert pids[1] not in children()
-        assert pool.restarts.tolist() == [0, 1, 0]
-        goes_on(pool, [0, 1, 2])
-
-
-@pytest.mark.parametrize("on_error", ["raise", "restart"])
-def test_by_hand(on_error):
-    with ShmemVectorEnv(FNS, on_error=on_error, **FRESH) as pool:
-        pool.reset()
-        pids = pool.call("pid")
-        pool.restart([0, 2])
+        if by_hand:
+            pool.restart([0, 2])
+        else:
+            assert pool.step(["value", "", "value"])[3].tolist() == [True, False, True]
         found = pool.call("pid")
         assert [new == old for new, old in zip(found, pids, strict=True)] == [False, True, False]
+        assert not {pids[0], pids[2]} & children()
         assert pool.restarts.tolist() == [1, 0, 1]
         goes_on(pool, [0, 1, 2])
 

@@ -104,8 +104,9 @@ assert not [pid for pid in pids() if pid in children()]
 """
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver"])
-@pytest.mark.parametrize("error", ["ValueError('no')", "SystemExit(3)"])
+@pytest.mark.parametrize(
+    ("error", "context"), [("ValueError('no')", "fork"), ("SystemExit(3)", "forkserver")]
+)
 def test_a_module_whose_import_fails_is_an_error_of_the_env(error, context, tmp_path):
     run(tmp_path, f"raise {error}", BROKEN, context)
 

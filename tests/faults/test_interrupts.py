@@ -1,7 +1,6 @@
 """A signal handler that raises, at any moment of any call, leaves the pool usable and truthful."""
 
 import collections
-import contextlib
 import ctypes
 import functools
 import itertools
@@ -18,13 +17,11 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import envpool_py
-from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError, interrupts
+from envpool_py import BaseVectorEnv, EnvError, interrupts
 from envpool_py.worker import DummyEnvWorker, ShmemEnvWorker
 from envpool_py.worker.supervisor import Supervisor
-from tests.faults import helpers
 from tests.faults.helpers import (
     BROKEN,
-    GOOD,
     goes_on,
     handling,
     raising,
@@ -33,7 +30,7 @@ from tests.faults.helpers import (
 )
 from tests.support import envs
 from tests.support.helpers import descriptors, wait_until, wait_until_blocked
-from tests.support.places import PLACES, paired
+from tests.support.places import PLACES, slow, soak
 
 PACKAGE = Path(envpool_py.__file__).parent
 HOST = "worker/host.py", "worker/process_host.py", "worker/messages.py"
@@ -251,37 +248,6 @@ def test_a_block_of_deferred_handlers_may_be_interrupted_at_any_line():
         assert seen == ["block", "handler"]
 
 
-ASKED = {
-    "step": lambda pool: pool.step([5, 6, 7]),
-    "step(array)": lambda pool: pool.step(np.array([5, 6, 7])),
-    "send and recv": lambda pool: pool.send([5, 6], [2, 0]) or pool.recv(),
-    "drain": lambda pool: pool.send_reset([1]) or pool.drain(),
-    "reset": lambda pool: pool.reset([1, 2]),
-    "call": lambda pool: pool.call("counts"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("place", "name"),
-    paired(["dummy", "shmem-fork-packed", "shmem-fork-caller"], [*ASKED]),
-)
-def test_a_call_may_be_interrupted_at_any_moment(place, name):
-    """A row that is stale, lost or another env's is seen: it holds the env, episode and step."""
-    wait_num = 1 if name in ("send and recv", "drain") else None
-    with reset_pool(place, SHORT, wait_num=wait_num, autoreset_mode="same_step") as pool:
-        pool.step([0, 0, 0])
-        pool.drain()
-        for _ in each_moment(lambda: ASKED[name](pool), opcodes=23):
-            pool.drain()
-            assert pool.call("__getattribute__", "tag") == [0, 1, 2]
-            episodes = pool.reset()[0][:, 1].tolist()
-            pool.send([5, 6, 7])
-            obs, *_, infos = pool.step(None, [0, 1, 2])
-            assert obs.tolist() == [[i, episodes[i], 1] for i in range(3)]
-            assert [info["action"] for info in infos] == [5, 6, 7]
-
-
 def test_the_value_of_a_reply_that_was_not_read_is_none_of_the_next_call(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -295,20 +261,6 @@ def test_the_value_of_a_reply_that_was_not_read_is_none_of_the_next_call(monkeyp
                 pool.call("pid")
         assert wait_until(host.read)
         assert pool.get_env_attr("tag") == [0, 1, 2]
-
-
-@pytest.mark.soak
-def test_a_restart_may_be_interrupted_at_any_line():
-    def restart():
-        helpers.kill(pool, 1)
-        pool.restart([1])
-
-    with reset_pool("shmem-fork", SHORT[:2], autoreset_mode="same_step") as pool:
-        for _ in each_moment(restart, ("engine/recovery.py",), visits=1):
-            pool.restart([1])
-            pool.reset()
-            steps = [pool.step([0, 0])[0][1].tolist() for _ in range(2)]
-            assert steps == [[1, 0, 1], [1, 1, 0]], "it has forgotten the options of the pool"
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork", "thread"])
@@ -332,28 +284,11 @@ def test_a_restart_and_the_reset_that_goes_on_with_it_are_interrupted(place):
         assert pool.restarts == [1]
 
 
-@pytest.mark.soak
-def test_the_end_of_a_process_may_be_interrupted_at_any_line():
-    # The fixture of all tests sees what is left.
-    def die():
-        with contextlib.suppress(WorkerDiedError):
-            pool.step(["", "os._exit", ""])
-
-    files = *HOST, "engine/flight.py"
-    with reset_pool("shmem-fork") as pool:
-        # An interrupt while a descriptor is closed may leave it open.
-        for _ in each_moment(die, files, visits=1, without=["_close_descriptors"]):
-            try:
-                pool.get_env_attr("tag")  # it was interrupted before the request was sent
-            except WorkerDiedError as death:
-                assert "exited with code 37" in str(death)  # noqa: PT017 - it may raise or not
-            pool.reset()
-            pool.step(GOOD)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["shmem-fork", "shmem-forkserver"])
-def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, tmp_path):
+@pytest.mark.parametrize(
+    ("place", "visits"),
+    [*slow(("shmem-fork", 1)), *soak(("shmem-fork", 2), ("shmem-forkserver", 2))],
+)
+def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, visits, tmp_path):
     # The fixture of all tests sees what is left; a record that is left is refused.
     files = (
         "pool/base.py",
@@ -375,7 +310,7 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, tmp
     # One while the handler of Ctrl-C is put back leaves Ctrl-C deferred.
     with handling(signal.SIGINT, signal.getsignal(signal.SIGINT)):
         own = files if place == "shmem-fork" else ("worker/fork_server.py",)  # a server is slow
-        for _ in each_moment(make, own, visits=2):
+        for _ in each_moment(make, own, visits=visits):
             assert not made
             assert wait_until(lambda: len(descriptors()) == before)
     made[0].close()
@@ -417,20 +352,16 @@ def test_a_worker_outside_a_pool_that_is_interrupted_while_it_starts_can_be_clos
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("place", "kind"),
-    [("dummy", NotImplementedError), ("shmem-fork-caller", ValueError)],
-)
-def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(place, kind):
+def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs():
     """Such an error is neither swallowed nor taken for one of the env."""
     files = tuple(
         f"env/{name}.py" for name in ("spaces", "step_loop", "block_io", "validation", "executor")
     )
     fns = [functools.partial(envs.SpaceEnv, tag, "mixed", length=1) for tag in range(2)]
-    with reset_pool(place, fns, autoreset_mode="same_step", validate="always") as pool:
+    with reset_pool("dummy", fns, autoreset_mode="same_step", validate="always") as pool:
         actions = [space.sample() for space in pool.action_space]
         pool.send(actions)
-        for _ in each_moment(pool.recv, files, visits=1, kind=kind):
+        for _ in each_moment(pool.recv, files, visits=1, kind=ValueError):
             pool.cancel()
             pool.reset()
             infos = pool.step(actions)[4]  # the end of an episode, and a reset

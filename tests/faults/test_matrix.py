@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults import helpers
 from tests.support import envs, places
+from tests.support.reference import HandStepped
 
 SEED, VICTIM, AT = 7, 1, 4
 FAULTS = ["value", "SIGSEGV", "SIGKILL", "os._exit", "hang"]
@@ -23,14 +24,14 @@ class Env(envs.RandomEnv):
     """A `RandomEnv` with episodes of 3 steps; the victim fails once in all, at its moment."""
 
     def __init__(self, tag, path=None, fault="", moment=""):
-        if moment == "env_fn" and helpers.count_call(path / "made") == 2:
+        if moment == "env_fn" and envs.count_call(path / "made") == 2:
             envs.FaultEnv().fault(fault)
         super().__init__(tag)
         self.path, self.fault, self.moment = path, fault, moment
         self.count = self.resets = 0
 
     def fails(self, moment):
-        if self.moment == moment and helpers.count_call(self.path / "failed") == 1:
+        if self.moment == moment and envs.count_call(self.path / "failed") == 1:
             envs.FaultEnv().fault(self.fault)
 
     def reset(self, **kwargs):
@@ -45,31 +46,11 @@ class Env(envs.RandomEnv):
         self.count += 1
         if self.resets > 1 and self.count == 2:
             self.fails("step")
-            if self.moment == "env_fn" and helpers.count_call(self.path / "failed") == 1:
+            if self.moment == "env_fn" and envs.count_call(self.path / "failed") == 1:
                 # In its process an env_fn has no time limit.
                 envs.FaultEnv().fault("SIGKILL" if self.fault == "hang" else "value")
         obs, reward, *_, info = super().step(action)
         return obs, reward, self.count == 3, False, info
-
-
-class Hand:
-    """An env stepped by hand, whose rows are those of a pool in this mode."""
-
-    def __init__(self, tag, mode):
-        self.env, self.mode, self.over = Env(tag), mode, False
-
-    def reset(self, **kwargs):
-        self.over = False
-        return self.env.reset(**kwargs)[0], 0.0, False, False
-
-    def step(self, action):
-        if self.over and self.mode == "next_step":
-            return self.reset()
-        obs, reward, *flags, _ = self.env.step(action)
-        self.over = any(flags)
-        if self.over and self.mode == "same_step":
-            obs = self.reset()[0]
-        return obs, reward, *flags
 
 
 # Which faults can be where; in an env_fn is no time limit.
@@ -108,9 +89,10 @@ def check_a_failure(fault, moment, mode, place, partial, tmp_path):
         options["step_timeout"] = 0.5
     with places.PLACES[place](fns, wait_num=1 if partial else None, **options) as pool:
         mates = helpers.mates_of(pool, VICTIM)
-        hands = [Hand(tag, mode) for tag in range(3)]
+        hand = HandStepped([functools.partial(Env, tag) for tag in range(3)], mode)
         last = list(pool.reset(seed=SEED)[0])
-        assert np.array_equal(last, [hand.reset(seed=SEED + i)[0] for i, hand in enumerate(hands)])
+        rows = hand.reset(seeds=[SEED, SEED + 1, SEED + 2])
+        assert np.array_equal(last, [each.obs for each in rows])
         reports, ends = [], [0] * 3  # the envs that were reported, the ends of episodes after that
 
         def check(i, row, info, expected):
@@ -123,7 +105,9 @@ def check_a_failure(fault, moment, mode, place, partial, tmp_path):
             elif i not in reports:
                 # If the automatic reset fails, the ended row has the last observation again.
                 first = i == VICTIM and mode == "same_step" and "reset" in moment and row[2]
-                for part, value in list(zip(row, expected(), strict=True))[int(first) :]:
+                (by_hand,) = expected()
+                values = by_hand.obs, by_hand.reward, by_hand.terminated, by_hand.truncated
+                for part, value in list(zip(row, values, strict=True))[int(first) :]:
                     assert np.array_equal(part, value), f"env {i}"
 
         for step in range(24):
@@ -136,15 +120,14 @@ def check_a_failure(fault, moment, mode, place, partial, tmp_path):
                 left -= len(batch[4])
                 for k, info in enumerate(batch[4]):
                     i, row = info["env_id"], [part[k] for part in batch[:4]]
-                    check(i, row, info, functools.partial(hands[i].step, step % 4))
+                    check(i, row, info, functools.partial(hand.step, [step % 4], [i]))
                     last[i] = row[0]
                     ends[i] += bool(i in reports and (row[2] or row[3]))
                     if mode is None and (row[2] or row[3]):
                         obs, infos = pool.reset([i])
                         row = [obs[0], 0.0, False, False]
-                        check(
-                            i, row if "env_error" not in infos[0] else (), infos[0], hands[i].reset
-                        )
+                        shown = row if "env_error" not in infos[0] else ()
+                        check(i, shown, infos[0], functools.partial(hand.reset, [i]))
                         last[i] = obs[0]
         lost = [VICTIM] if fault == "value" and moment != "idle" else mates
         assert sorted(reports) == sorted(lost), "each env once"

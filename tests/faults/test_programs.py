@@ -143,40 +143,8 @@ def test_a_pool_that_was_closed_at_exit_says_so(tmp_path):
 
 
 LINES = """
-    import json, os, sys, time
+    import json, os, time
 
-    import envpool_py
-    from envpool_py.testing import CountingEnv
-
-    class Env(CountingEnv):
-        def step(self, action):
-            if action == 0:
-                json.loads("{")
-            if action == 1:
-                time.sleep(600)
-            os.abort()
-
-    if __name__ == "__main__":
-        for context in ("fork", "forkserver", "spawn"):
-            for action in range(3):
-                options = {"context": context, "step_timeout": 0.5}
-                with envpool_py.ShmemVectorEnv([lambda: Env()], **options) as pool:
-                    pool.reset()
-                    try:
-                        pool.step([action])
-                    except envpool_py.EnvError as error:
-                        print(error.message.rpartition("(")[2].partition(")")[0])
-"""
-
-
-def test_the_line_is_that_of_the_main_script_with_every_start_method(tmp_path):
-    done = run_script(tmp_path, LINES)
-    assert done.stdout.split() == ["script.py:10", "script.py:12", "script.py:13"] * 3, done.stderr
-    program = textwrap.dedent(LINES).replace('("fork", "forkserver", "spawn")', '("fork",)')
-    assert run_python("-c", program).split() == ["<string>:10", "<string>:12", "<string>:13"]
-
-
-OWN_CLASS = """
     import envpool_py
     from envpool_py.testing import CountingEnv
 
@@ -185,6 +153,12 @@ OWN_CLASS = """
 
     class Env(CountingEnv):
         def step(self, action):
+            if action == 0:
+                json.loads("{")
+            if action == 1:
+                time.sleep(600)
+            if action == 2:
+                os.abort()
             raise TaskError("boom")
 
         def error(self):
@@ -192,19 +166,28 @@ OWN_CLASS = """
 
     if __name__ == "__main__":
         for context in ("fork", "forkserver", "spawn"):
-            with envpool_py.ShmemVectorEnv([lambda: Env()], context=context) as pool:
-                pool.reset()
-                try:
-                    pool.step([0])
-                except TaskError as error:
-                    found = error.__cause__, pool.call("error")[0]
-                    print([type(each) is TaskError for each in found])
+            for action in range(4):
+                options = {"context": context, "step_timeout": 0.5}
+                with envpool_py.ShmemVectorEnv([lambda: Env()], **options) as pool:
+                    pool.reset()
+                    try:
+                        pool.step([action])
+                    except envpool_py.EnvError as error:
+                        print(error.message.rpartition("(")[2].partition(")")[0])
+                        own = error
+                    if action == 3:
+                        assert isinstance(own, TaskError), type(own).__mro__
+                        assert type(own.__cause__) is type(pool.call("error")[0]) is TaskError
 """
 
 
-def test_an_error_class_of_the_main_script_is_caught_with_every_start_method(tmp_path):
-    done = run_script(tmp_path, OWN_CLASS)
-    assert done.stdout == "[True, True]\n" * 3, done.stderr
+def test_the_line_and_the_classes_are_those_of_the_main_script_with_every_start_method(tmp_path):
+    done = run_script(tmp_path, LINES)
+    assert done.stdout.split() == [f"script.py:{n}" for n in (13, 15, 17, 18)] * 3, done.stderr
+    assert done.returncode == 0, done.stderr
+    program = textwrap.dedent(LINES).replace('("fork", "forkserver", "spawn")', '("fork",)')
+    found = run_python("-c", program).split()
+    assert found == [f"<string>:{n}" for n in (13, 15, 17, 18)]
 
 
 NO_GUARD = """

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from envpool_py.engine import flight
-from tests.faults import helpers
 from tests.faults.helpers import reset_pool
 from tests.support import envs
 from tests.support.places import PLACES
@@ -61,20 +60,20 @@ def test_failures_with_episodes_between_them_do_not_end_the_run(place, batches, 
 @SPREAD
 def test_if_no_env_ever_worked_the_error_is_raised_at_once(place, tmp_path):
     def reset(*_):
-        helpers.count_call(tmp_path / "resets")
+        envs.count_call(tmp_path / "resets")
         raise FileNotFoundError("robot.xml")
 
     fns = [functools.partial(envs.ChangedEnv, tag, reset=reset) for tag in range(2)]
     with PLACES[place](fns, on_error="restart", restart_backoff=20.0) as pool:
         with pytest.raises(FileNotFoundError, match=r"envs 0 to 1: reset raised .*: robot.xml"):
             pool.reset()
-        assert helpers.count_call(tmp_path / "resets") - 1 <= 3, "each once, one perhaps again"
+        assert envs.count_call(tmp_path / "resets") - 1 <= 3, "each once, one perhaps again"
 
 
 @pytest.mark.parametrize(("place", "times"), [("dummy", 2), ("shmem-fork-packed", 100)])
 def test_a_first_reset_that_fails_while_others_work_is_tried_again(place, times, tmp_path):
     def reset(env, row):
-        if env.tag == 1 and helpers.count_call(tmp_path / "resets") <= times:
+        if env.tag == 1 and envs.count_call(tmp_path / "resets") <= times:
             raise ConnectionError("503")
         return row
 

@@ -37,7 +37,7 @@ from tests.support.helpers import (
     wait_until,
     wait_until_blocked,
 )
-from tests.support.places import PLACES, slow
+from tests.support.places import PLACES, paired, slow
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_where_envs_are(num_envs, options, here, shares):
 
 
 @pytest.mark.slow
-def test_four_thousand_envs():
-    with reset_pool("shmem-fork-packed", count_fns(4096)) as pool:
+def test_two_thousand_envs():
+    with reset_pool("shmem-fork-packed", count_fns(2048)) as pool:
         for step in (1, 2):
-            obs, *_, infos = pool.step([i % 100 for i in range(4096)])
-            assert obs.tolist() == [[i, 0, step] for i in range(4096)]
-            assert [info["action"] for info in infos] == [i % 100 for i in range(4096)]
+            obs, *_, infos = pool.step([i % 100 for i in range(2048)])
+            assert obs.tolist() == [[i, 0, step] for i in range(2048)]
+            assert [info["action"] for info in infos] == [i % 100 for i in range(2048)]
 
 
 @pytest.mark.parametrize("method", ["fork", *slow("spawn", "forkserver")])
@@ -91,7 +91,7 @@ FAILS = {
         *(("shmem-fork", how, 1) for how in FAILS),
         *(("shmem-fork-caller", how, bad) for how, bad in (("raise", 2), ("die", 1))),
         ("dummy", "exit", 1),
-        *slow(*((place, how, 1) for place in NEW for how in ("raise", "die"))),
+        *slow(*paired(NEW, ["raise", "die"], [1])),
     ],
 )
 def test_a_constructor_that_fails_half_way_leaves_nothing(place, how, bad, tmp_path):
@@ -158,13 +158,12 @@ def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, 
     assert [bool(re.fullmatch(text, str(one.message))) for one in warned] == [True]
 
 
-@pytest.mark.parametrize("place", ["shmem-fork", *slow(NEW[1])])
-def test_an_env_fn_that_hangs_has_a_limit_with_step_timeout(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "MAKES_WITHIN", 0.5 if place == "shmem-fork" else 10.0)
+def test_an_env_fn_that_hangs_has_a_limit_with_step_timeout(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "MAKES_WITHIN", 0.5)
     fns = [envs.CountEnv, partial(broken.HungAtBirth, str(tmp_path / "pid"))]
     text = r"env 1: did not return from env_fn within .* seconds \(.*py:\d+\); its .* was"
     with no_process_left(), pytest.raises(EnvTimeoutError, match=text) as caught:
-        PLACES[place](fns, step_timeout=0.2)
+        PLACES["shmem-fork"](fns, step_timeout=0.2)
     assert caught.value.env_ids == (1,)
 
 
@@ -246,11 +245,10 @@ def test_a_limit_on_open_files():
     assert any(re.search(text, shown) for shown in refused)
 
 
-@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(NEW[1])])
-def test_shared_memory_is_refused(place):
+def test_shared_memory_is_refused():
     error = pytest.raises(MemoryError, match=r"cannot get \d+ bytes of shared memory for observ")
     with no_process_left(), helpers.limited(resource.RLIMIT_FSIZE, 4 << 20), error:
-        PLACES[place]([broken.WideEnv] * 2)
+        PLACES["shmem-fork-packed"]([broken.WideEnv] * 2)
 
 
 @pytest.mark.slow
@@ -325,7 +323,10 @@ def test_close_ends_what_does_not_end(place, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("place", "options"),
-    [("dummy", {}), ("shmem-fork", {}), ("shmem-fork-packed", {"step_timeout": 60.0})],
+    [
+        *((place, {}) for place in ("dummy", "shmem-fork", "thread")),
+        ("shmem-fork-packed", {"step_timeout": 60.0}),
+    ],
 )
 def test_another_thread_may_close_the_pool(place, options, gates, beside, monkeypatch):
     """Of all calls, close() is the one that may come while another is under way."""
@@ -471,11 +472,15 @@ def test_a_pool_made_in_a_thread_outlives_it(place):
         assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("closes", [False, True])
-@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(*NEW)])
+@pytest.mark.parametrize(
+    ("place", "closes"),
+    [*paired(["shmem-fork-packed"], [False, True]), *slow(*paired(NEW, [False, True]))],
+)
 def test_a_forked_copy_of_a_pool_does_not_harm_it(place, closes):
     def use_the_copy():
         nonlocal pool
+        with pytest.raises(RuntimeError, match="was made in process"):
+            pool.step([0, 0])
         if closes:
             pool.close()
         pool.loop = pool

@@ -17,10 +17,10 @@ GO = 0
 COUNT_FNS = [functools.partial(envs.CountEnv, tag, 1000) for tag in range(4)]
 
 
-def gated(gates, **options):
-    """Return a pool of gated envs, each in its own process, after the first reset."""
+def gated(gates, place="shmem-fork", **options):
+    """Return a pool of gated envs, after the first reset."""
     fns = [functools.partial(envs.GateEnv, tag, gate, 1000) for tag, gate in enumerate(gates)]
-    pool = PLACES["shmem-fork"](fns, **options)
+    pool = PLACES[place](fns, **options)
     pool.reset()
     return pool
 

@@ -283,14 +283,6 @@ def test_a_fork_has_a_loop_of_its_own():
     assert not alive()
 
 
-def test_hundreds_of_envs_need_one_thread():
-    with ThreadVectorEnv([functools.partial(HangingEnv, tag) for tag in range(300)]) as pool:
-        pool.reset()
-        assert pool.step([0] * 300)[0][:, 0].tolist() == list(range(300))
-        assert wait_until(lambda: len(alive()) == 1)
-    assert not alive()
-
-
 class OneTaskEnv(HangingEnv):
     """Reset, step and close are in one task; action 2 cancels it between two steps."""
 

@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-import envpool_py
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.worker import cores_and_threads
 from tests.support.envs import CountEnv
@@ -32,11 +31,6 @@ class NanEnv(gym.Env):
     def step(self, action):
         obs = action + np.float32(self.own)
         return obs, float(obs[0]), False, False, {}
-
-
-def test_the_seed_belongs_to_reset():
-    with pytest.raises(TypeError, match=r"reset\(seed="):
-        envpool_py.make("CartPole-v1", 2, seed=0)
 
 
 def test_a_class_in_place_of_a_list():

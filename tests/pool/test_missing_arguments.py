@@ -3,7 +3,6 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
 from pettingzoo import ParallelEnv
 
 from envpool_py import ParallelVectorEnv, make
@@ -105,21 +104,3 @@ def test_an_agent_that_comes_back_and_one_without_an_observation_are_warned_of_o
             assert len(warned) == 1  # for both envs
             for _ in range(2):  # a second warning would be an error
                 pool.step(actions)
-
-
-def test_an_episode_of_agents_that_is_over():
-    class Short(ComingBack):
-        def step(self, actions):
-            *row, infos = super().step(actions)
-            self.agents = []
-            return row[0], row[1], dict.fromkeys(actions, True), row[3], infos
-
-    with ParallelVectorEnv([Short], backend="dummy") as pool:
-        pool.reset()
-        actions = {"a": np.zeros(1, int), "b": np.zeros(1, int)}
-        pool.step(actions)
-        text = 'no agent is alive; reset before step, or pass autoreset_mode="same_step"'
-        with pytest.raises(ResetNeeded, match=text):
-            pool.step(actions)
-        pool.reset()  # a warning that the agents are there again would be an error
-        pool.step(actions)

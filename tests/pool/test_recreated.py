@@ -65,14 +65,14 @@ def test_recycled_envs_are_closed_and_no_row_is_lost(place, tmp_path):
             return obs, reward, self.count == 2, False, info
 
         def close(self):
-            helpers.count_call(tmp_path / "closed")
+            envs.count_call(tmp_path / "closed")
 
     with PLACES[place]([TwoSteps] * 3, autoreset_mode="next_step", recycle=2) as pool:
         pool.reset()
         flags = [pool.step([0, 0, 0])[2].tolist() for _ in range(12)]
     assert flags == [[False] * 3, [True] * 3, [False] * 3] * 4
     # After the 2nd and the 4th episode, and at the end of the pool.
-    assert helpers.count_call(tmp_path / "closed") - 1 == 3 * 3
+    assert envs.count_call(tmp_path / "closed") - 1 == 3 * 3
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])

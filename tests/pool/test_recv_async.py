@@ -16,7 +16,7 @@ from envpool_py import (
 from envpool_py.worker import supervisor
 from envpool_py.worker.poller import Poller
 from tests.backends.test_worker_contract import PromptThreadWorker
-from tests.pool.test_async import rows_of
+from tests.pool.test_async import gated, rows_of
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.places import PLACES, QUICK, paired
@@ -27,13 +27,6 @@ CONCURRENT = ("thread", "shmem-fork", "shmem-fork-packed")
 
 def count_fns(num_envs=3, length=1000):
     return [functools.partial(envs.CountEnv, tag, length) for tag in range(num_envs)]
-
-
-def gated(place, gates, num_envs=2, **options):
-    fns = [functools.partial(envs.GateEnv, i, gates[i], 1000) for i in range(num_envs)]
-    pool = PLACES[place](fns, **options)
-    pool.reset()
-    return pool
 
 
 async def ticks_until(task):
@@ -81,7 +74,7 @@ async def test_custom_workers():
 
 @pytest.mark.parametrize("place", CONCURRENT)
 async def test_other_coroutines_run_while_envs_step(place, gates):
-    with gated(place, gates) as pool:
+    with gated(gates[:2], place) as pool:
         pool.send([BLOCK, GO])
         task = asyncio.create_task(pool.recv_async())
         with gates[0].held():
@@ -109,7 +102,7 @@ async def test_other_coroutines_run_between_the_envs_of_this_process():
 
 @pytest.mark.parametrize("place", CONCURRENT)
 async def test_a_cancelled_wait_loses_nothing(place, gates):
-    with gated(place, gates) as pool:
+    with gated(gates[:2], place) as pool:
         pool.send([BLOCK, GO])
         with gates[0].held():
             with pytest.raises(asyncio.TimeoutError):
@@ -139,7 +132,7 @@ async def test_a_pool_closed_meanwhile_ends_the_wait(place, by_thread):
 async def test_a_pool_closed_while_an_env_steps(gates, monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.1)
 
-    with gated("shmem-fork", gates) as pool:
+    with gated(gates[:2]) as pool:
         pool.send([BLOCK, GO])
         task = asyncio.create_task(pool.recv_async())
         with gates[0].held():
@@ -186,7 +179,7 @@ async def test_a_restart_blocks_no_coroutine(action):
 
 @pytest.mark.parametrize("place", ["shmem-fork", "thread"])
 async def test_a_step_timeout_arrives_in_the_coroutine(place, gates):
-    with gated(place, gates, step_timeout=0.3) as pool:
+    with gated(gates[:2], place, step_timeout=0.3) as pool:
         pool.send([BLOCK, GO])
         with gates[0].held(), pytest.raises(EnvTimeoutError, match="env 0: did not end"):
             await pool.recv_async()
@@ -196,7 +189,7 @@ async def test_a_step_timeout_arrives_in_the_coroutine(place, gates):
 @pytest.mark.parametrize("strict", [False, True])
 async def test_a_timeout_returns_fewer_rows(gates, strict):
     options = {"wait_num": 2, "timeout": 0.05, "strict_timeout": strict}
-    with gated("shmem-fork", gates, **options) as pool:
+    with gated(gates[:2], **options) as pool:
         pool.send([BLOCK, GO])
         with gates[0].held():
             assert rows_of(await pool.recv_async()) == [[1, 0, 1]]

@@ -112,19 +112,6 @@ def test_the_error_of_a_same_step_reset_comes_after_the_ended_row(place, fault):
         assert pool.step([3], [1])[0].tolist() == [[1, 4, 1]]
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_next_step_reset_that_raises_is_the_error_of_that_step(place):
-    fns = [functools.partial(envs.FailsToResetEnv, tag, 1) for tag in range(2)]
-    with PLACES[place](fns, autoreset_mode="next_step") as pool:
-        pool.reset()
-        assert pool.step([0, 0])[2].all()
-        with pytest.raises(EnvError, match="env 1: .*no second episode"):
-            pool.step([0], [1])
-        pool.call("heal")
-        assert pool.step([0], [0])[4][0]["is_reset"]
-        assert pool.reset([1])[0].tolist() == [[1, 1, 0]]
-
-
 @pytest.mark.parametrize("actions", [[5, 5], np.array([5, 5])], ids=["list", "array"])
 def test_an_ended_row_that_an_interrupt_swallowed_does_not_answer_a_reset(actions):
     def reset(env, row):

@@ -3,8 +3,6 @@
 import functools
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -22,7 +20,7 @@ from envpool_py.threads import thread_host
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker import supervisor, watchdog
 from tests.support import envs
-from tests.support.helpers import ROOT, wait_until
+from tests.support.helpers import wait_until
 from tests.support.places import PLACES
 
 THREADS = ("thread", "thread-packed")
@@ -78,23 +76,6 @@ def test_an_env_stays_in_its_thread(place, wait_num):
         pool.restart([1])
         pool.reset()
         pool.step([0] * 3)
-
-
-class MeetingEnv(OwnThreadEnv):
-    """A step ends when all envs of the barrier are in one."""
-
-    barrier = threading.Barrier(3)
-
-    def step(self, action):
-        self.barrier.wait(120)
-        return super().step(action)
-
-
-def test_envs_step_at_the_same_time():
-    with ThreadVectorEnv([MeetingEnv] * 3) as pool:
-        pool.reset()
-        for count in (1, 2):
-            assert pool.step([0] * 3)[0].tolist() == [[count]] * 3
 
 
 class GatedEnv(OwnThreadEnv):
@@ -194,12 +175,6 @@ def test_close_waits_once_for_all_threads_that_hang_in_it(monkeypatch):
     assert wait_until(lambda: not threads_named())
 
 
-def hang(_, *args):
-    if args[0]:
-        time.sleep(1e4)
-    return args[-1]
-
-
 @pytest.mark.slow
 def test_restart_by_hand_of_a_thread_that_hangs(gated, monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.3)
@@ -256,32 +231,6 @@ def test_a_pool_that_is_closed_just_before_a_wait_does_not_wait(monkeypatch):
         pool.step([0, 0])
 
 
-@pytest.mark.slow
-def test_a_pool_closed_by_another_thread_ends_the_wait(gated, beside):
-    pool = ThreadVectorEnv(gated)
-    pool.reset()
-
-    def release():
-        assert wait_until(lambda: pool.engine.flight.closed)
-        for gate in GatedEnv.gates:
-            gate.set()
-
-    pool.send([1, 1])
-    beside(release)
-    beside(pool.close)
-    with pytest.raises(ClosedEnvironmentError):
-        pool.recv()
-
-
-@pytest.mark.slow
-def test_a_thousand_pools_leave_no_thread():
-    fns = [OwnThreadEnv]
-    for _ in range(1000):
-        with ThreadVectorEnv(fns) as pool:
-            pool.reset()
-    assert not threads_named()
-
-
 def test_threads_that_cannot_be_started(monkeypatch):
     def start(_):
         raise RuntimeError("can't start new thread")
@@ -331,33 +280,9 @@ def test_options():
     for name, options in {
         "num_processes": {"backend": "thread", "num_processes": 2},
         "num_threads": {"num_threads": 2},
-        "make does not take concurrent; .* use ThreadVectorEnv": {"concurrent": True},
     }.items():
         with pytest.raises(TypeError, match=name):
             envpool_py.make(OwnThreadEnv, 3, **options)
-
-
-def test_a_program_ends_although_a_thread_hangs(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import time, gymnasium as gym, numpy as np\n"
-        "from envpool_py import ThreadVectorEnv\n"
-        "from envpool_py.worker import supervisor\n"
-        "supervisor.GRACE = 0.3\n"
-        "class Env(gym.Env):\n"
-        "    observation_space = gym.spaces.Box(0, 1, (1,))\n"
-        "    def reset(self, **_): return np.zeros(1, np.float32), {}\n"
-        "    def step(self, action): time.sleep(1000)\n"
-        "pool = ThreadVectorEnv([Env] * 2)\n"
-        "pool.reset()\n"
-        "pool.send([0, 0])\n"
-        "print('sent', flush=True)\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, script], env=env, capture_output=True, text=True, timeout=170, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "sent\n"), done.stderr
 
 
 def test_no_garbage_is_collected_while_the_stack_of_a_running_thread_is_read():

@@ -13,8 +13,9 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, WorkerDiedError
 from envpool_py.worker import DummyEnvWorker, SubprocEnvWorker
+from tests.faults.helpers import running
 from tests.support import envs
-from tests.support.doors import alive, pid_of
+from tests.support.doors import pid_of
 from tests.support.helpers import wait_until
 from tests.support.places import PLACES, PROCESSES, QUICK
 
@@ -79,7 +80,7 @@ def test_a_worker_whose_process_was_killed(place):
         pool.reset()
         (pid,) = pool.apply(pid_of, id=1)
         os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: not alive(pid))
+        assert wait_until(lambda: not running(pid))
         for _ in range(2):
             for name in ROWS:
                 check_refused(pool.workers[1], name)

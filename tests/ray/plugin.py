@@ -31,14 +31,14 @@ places.QUICK = places.PROCESSES = places.BACKENDS = ("ray",)
 
 
 def pytest_collection_modifyitems(items, config):
-    """Keep the tests of Ray, and those of any backend; let Ray's own warnings pass."""
+    """Keep the tests of Ray, and those of any backend; let warnings of its start pass."""
     kept, left_out = [], []
     for item in items:
         params = item.callspec.params.values() if hasattr(item, "callspec") else ()
         own = item.path.is_relative_to(ROOT / "tests/ray")
         (kept if own or "ray" in list(map(str, params)) else left_out).append(item)
-        for kind in ("ResourceWarning", "FutureWarning"):
-            item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
+        for ignored in (":ResourceWarning", ":FutureWarning", ".*env_fn has not returned after"):
+            item.add_marker(pytest.mark.filterwarnings(f"ignore:{ignored}"))
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 

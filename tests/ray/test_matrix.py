@@ -1,4 +1,4 @@
-"""The matrix of `tests.faults.test_matrix` on Ray: a sixth of it, the rest with the soaks."""
+"""The matrix of `tests.faults.test_matrix` on Ray: an eleventh of it, the rest with the soaks."""
 
 import itertools
 import os
@@ -10,7 +10,7 @@ from tests.faults import helpers
 from tests.faults.test_matrix import FAULTS, MODES, MOMENTS, check_a_failure
 
 CASES = [
-    pytest.param(*case, marks=[pytest.mark.soak] if number % 6 else [])
+    pytest.param(*case, marks=[pytest.mark.soak] if number % 11 else [])
     for number, case in enumerate(itertools.product(FAULTS, MOMENTS, MODES, [0, 1]))
     if case[:2] != ("value", "idle") and case[1:3] != ("automatic reset", None)
 ]

@@ -1,4 +1,4 @@
-"""The table of `tests.faults.table` on Ray: a fifteenth of it, the rest with the soaks."""
+"""The table of `tests.faults.table` on Ray: a twenty-third of it, the rest with the soaks."""
 
 import pytest
 import ray
@@ -12,7 +12,7 @@ ALONE = PLACE.options | {"envs_per_actor": 1}
 POOLS = {table.RAY: (PLACE.pool, ALONE, {"envs_per_actor": cell.NUM})}
 
 CASES = [
-    pytest.param(*case.values, id=case.id, marks=[pytest.mark.soak] if number % 15 else [])
+    pytest.param(*case.values, id=case.id, marks=[pytest.mark.soak] if number % 23 else [])
     for number, case in enumerate(cells((table.RAY,)))
 ]
 

@@ -17,7 +17,7 @@ from tests.sessions.helpers import GO, MODES, count_fns, fine, open_sessions, pl
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.helpers import Helper, wait_until
-from tests.support.places import BACKENDS, PLACES, QUICK, paired
+from tests.support.places import LOCAL, PLACES, QUICK, paired
 
 CONCURRENT = ("thread", "subproc-fork")
 
@@ -248,7 +248,7 @@ async def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
         assert not reported
 
 
-@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize("place", LOCAL)
 async def test_a_step_that_is_cancelled_in_the_turn_in_which_it_is_sent(place):
     async with open_sessions(PLACES[place](count_fns(2))) as sessions:
         for k in range(20):

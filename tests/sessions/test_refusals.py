@@ -7,7 +7,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import DummyVectorEnv, VectorEnvWrapper
-from tests.sessions.helpers import GO, count_fns, fine, open_sessions
+from tests.sessions.helpers import GO, count_fns, open_sessions
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.places import BACKENDS, PLACES
@@ -20,46 +20,39 @@ async def assert_all_free(sessions):
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_other_calls_of_the_pool_are_refused(place):
-    async def run(pool):
-        async with pool.sessions() as sessions, sessions.open() as env:
-            calls = (
-                pool.reset,
-                lambda: pool.step([GO] * 3),
-                lambda: pool.send([GO], [2]),
-                pool.recv,
-                lambda: pool.call("pid"),
-                pool.cancel,
-                pool.restart,
-                pool.sessions,
-            )
-            for call in calls:
-                with pytest.raises(AlreadyPendingCallError, match="its sessions are open"):
-                    call()
-            with pytest.raises(AlreadyPendingCallError, match="others of this pool are open"):
-                await other.__aenter__()
-            assert (await env.step(GO))[0].tolist()[2] == 1
-
-    with PLACES[place](count_fns()) as pool:
-        other = pool.sessions()
-        asyncio.run(run(pool))
-        fine(pool)
+async def test_other_calls_of_the_pool_are_refused(place):
+    pool = PLACES[place](count_fns())
+    other = pool.sessions()
+    async with open_sessions(pool) as sessions, sessions.open() as env:
+        calls = (
+            pool.reset,
+            lambda: pool.step([GO] * 3),
+            lambda: pool.send([GO], [2]),
+            pool.recv,
+            lambda: pool.call("pid"),
+            pool.cancel,
+            pool.restart,
+            pool.sessions,
+        )
+        for call in calls:
+            with pytest.raises(AlreadyPendingCallError, match="its sessions are open"):
+                call()
+        with pytest.raises(AlreadyPendingCallError, match="others of this pool are open"):
+            await other.__aenter__()
+        assert (await env.step(GO))[0].tolist()[2] == 1
 
 
-def test_envs_in_flight_are_refused(gates):
-    async def run(pool):
+async def test_envs_in_flight_are_refused(gates):
+    fns = [functools.partial(envs.GateEnv, i, gates[i], 1000) for i in range(2)]
+    with PLACES["thread"](fns, wait_num=1) as pool:
+        pool.reset()
+        pool.send([BLOCK], [0])
         with pytest.raises(AlreadyPendingCallError, match=r"envs \[0\] are in flight"):
             await pool.sessions().__aenter__()
         gates[0].release()
         assert pool.recv()[0].tolist() == [[0, 0, 1]]
         async with pool.sessions():
             pass
-
-    fns = [functools.partial(envs.GateEnv, i, gates[i], 1000) for i in range(2)]
-    with PLACES["thread"](fns, wait_num=1) as pool:
-        pool.reset()
-        pool.send([BLOCK], [0])
-        asyncio.run(run(pool))
         assert pool.is_async
 
 

@@ -203,56 +203,48 @@ async def test_an_exception_is_raised_at_once(place, mode):
 
 
 @pytest.mark.parametrize(("place", "mode"), paired(PROCESSES, MODES))
-def test_a_process_that_ends_is_always_replaced(place, mode):
-    async def run(pool):
-        async def conversation(k):
-            async with sessions.open() as env:
-                while not env.done:
-                    await env.step(2 if k % 5 == 3 and env.obs[2] == 2 else GO)
-            return k
-
-        async with pool.sessions() as sessions:
-            outcomes = await sessions.map(conversation, range(20), on_failure="record")
-            killed = [one for one in outcomes if one.task % 5 == 3]
-            for one in killed:
-                assert isinstance(one.error, WorkerDiedError)
-                assert one.value is None
-            # Others shared the process.
-            assert all(isinstance(o.error, (WorkerDiedError, type(None))) for o in outcomes)
-            if place not in {"shmem-fork-packed", "ray"}:
-                assert outcomes.failed.sum() == len(killed)
-            for one, text, failed in zip(outcomes, outcomes.errors, outcomes.failed, strict=True):
-                assert failed == (text is not None) == (one.error is not None)
-                assert text is None or "env " in text
-        return len(killed)
+async def test_a_process_that_ends_is_always_replaced(place, mode):
+    async def conversation(k):
+        async with sessions.open() as env:
+            while not env.done:
+                await env.step(2 if k % 5 == 3 and env.obs[2] == 2 else GO)
+        return k
 
     fns = [functools.partial(FailingEnv, tag) for tag in range(3)]
     options = {"max_restarts": None, "restart_backoff": 1e-3}
-    with PLACES[place](fns, on_error=mode, **options) as pool:
-        killed = asyncio.run(run(pool))
-        fine(pool)
-        assert pool.restarts.sum() >= killed
+    pool = PLACES[place](fns, on_error=mode, **options)
+    async with open_sessions(pool) as sessions:
+        outcomes = await sessions.map(conversation, range(20), on_failure="record")
+        killed = [one for one in outcomes if one.task % 5 == 3]
+        for one in killed:
+            assert isinstance(one.error, WorkerDiedError)
+            assert one.value is None
+        # Others shared the process.
+        assert all(isinstance(o.error, (WorkerDiedError, type(None))) for o in outcomes)
+        if place not in {"shmem-fork-packed", "ray"}:
+            assert outcomes.failed.sum() == len(killed)
+        for one, text, failed in zip(outcomes, outcomes.errors, outcomes.failed, strict=True):
+            assert failed == (text is not None) == (one.error is not None)
+            assert text is None or "env " in text
+    assert pool.restarts.sum() >= len(killed)
 
 
-def test_a_process_that_ends_between_two_steps():
-    async def run(pool):
-        async with pool.sessions() as sessions:
-            async with sessions.open() as env:
+async def test_a_process_that_ends_between_two_steps():
+    pool = PLACES["subproc-fork"](count_fns(2))
+    pids = pool.call("pid")
+    async with open_sessions(pool) as sessions:
+        async with sessions.open() as env:
+            await env.step(GO)
+            os.kill(pids[env.env_id], signal.SIGKILL)
+            await until(lambda: pool.engine.hosts.of(env.env_id).life.name == "ENDED")
+            with pytest.raises(WorkerDiedError, match="SIGKILL"):
                 await env.step(GO)
-                os.kill(pids[env.env_id], signal.SIGKILL)
-                await until(lambda: pool.engine.hosts.of(env.env_id).life.name == "ENDED")
-                with pytest.raises(WorkerDiedError, match="SIGKILL"):
-                    await env.step(GO)
-            os.kill(pids[1], signal.SIGKILL)  # that of an env without a session
-            await until(lambda: pool.engine.hosts.of(1).life.name == "ENDED")
-            async with sessions.open() as one, sessions.open() as two:
-                await one.step(GO)
-                await two.step(GO)
-
-    with PLACES["subproc-fork"](count_fns(2)) as pool:
-        pids = pool.call("pid")
-        asyncio.run(run(pool))
-        assert pool.restarts.tolist() == [1, 1]
+        os.kill(pids[1], signal.SIGKILL)  # that of an env without a session
+        await until(lambda: pool.engine.hosts.of(1).life.name == "ENDED")
+        async with sessions.open() as one, sessions.open() as two:
+            await one.step(GO)
+            await two.step(GO)
+    assert pool.restarts.tolist() == [1, 1]
 
 
 class BadSecondEnv(envs.CountEnv):

@@ -22,7 +22,7 @@ GUARDED = [
     ("shmem-fork-packed", {"on_error": "restart", "step_timeout": 30.0}),
 ]
 """Pools with what a fault would need at hand."""
-PLAIN = [("dummy", {}), ("shmem-fork-packed", {})]
+PLAIN = [("dummy", {}), ("shmem-fork-packed", {}), ("thread", {})]
 
 
 def memory(pid):
@@ -31,7 +31,7 @@ def memory(pid):
     return (int(resident) - int(shared)) * PAGE
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [10, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("place", "options"), PLAIN + GUARDED)
 def test_many_pools(place, options, count):
     for number in range(5 + count):
@@ -50,7 +50,7 @@ def test_many_pools(place, options, count):
 @pytest.mark.parametrize(
     ("place", "options", "count"),
     [
-        *((place, options, 200_000) for place, options in GUARDED),
+        *((place, options, 100_000) for place, options in GUARDED),
         *(pytest.param(*one, 10_000_000, marks=pytest.mark.soak) for one in PLAIN + GUARDED),
     ],
 )
@@ -94,7 +94,7 @@ class HoldsAFile(CountingEnv):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("place", "way"),
     [
