@@ -7,10 +7,8 @@ buffer is compared with what the same Collector gathers from Tianshou's own pool
 import functools
 import sys
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 from envpool_py import DummyVectorEnv
 from envpool_py import wrappers as ours
@@ -200,30 +198,6 @@ def test_pools_have_every_attribute_of_theirs_and_a_collector_refuses_asynchrono
         assert {name for name in dir(reference) if not name.startswith("_")} <= set(dir(pool))
         with pytest.raises(ValueError, match="AsyncCollector"):
             collector_of(pool)[0].collect(n_step=10)
-
-
-def plane(dtype):
-    return spaces.Box(np.array([-1 / 3, 0.1], dtype), np.array([0.7, 1e6], dtype), dtype=dtype)
-
-
-@pytest.mark.parametrize(
-    ("name", "space", "args"),
-    [
-        ("ContinuousToDiscrete", plane(np.float32), (5,)),
-        ("ContinuousToDiscrete", plane(np.float64), ([2, 9],)),
-        ("MultiDiscreteToDiscrete", spaces.MultiDiscrete([3, 1, 4, 2]), ()),
-    ],
-)
-def test_actions(name, space, args):
-    env = gym.Env()
-    env.observation_space, env.action_space = spaces.Discrete(1), space
-    own, other = (getattr(package, name)(env, *args) for package in (ours, theirs))
-    assert own.action_space == other.action_space
-    shape = getattr(own.action_space, "nvec", None)
-    batch = np.arange(own.action_space.n) if shape is None else np.array([*np.ndindex(*shape)])
-    np.testing.assert_array_equal(own.action(batch), other.action(batch))
-    for action in batch:
-        np.testing.assert_array_equal(own.action(action), other.action(np.array(action)))
 
 
 def test_normalised_observations(monkeypatch):

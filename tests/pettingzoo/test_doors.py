@@ -17,9 +17,6 @@ _PARALLEL = functools.partial(ParallelVectorEnv, [MeadowEnv] * 2)
 _VEC = functools.partial(SB3MultiAgentVecEnv, [GhostsEnv] * 2)
 DOORS = {
     "ParallelVectorEnv": Door(_PARALLEL, DECIDED),
-    "ParallelVectorEnv, dummy": Door(
-        functools.partial(_PARALLEL, backend="dummy"), DECIDED | IN_PROCESS
-    ),
     "ParallelVectorEnv, thread": Door(
         functools.partial(_PARALLEL, backend="thread"), DECIDED | THREADS, own={"num_threads"}
     ),

@@ -89,18 +89,10 @@ def test_example(line, last, capsys, monkeypatch):
     assert re.match(last, capsys.readouterr().out.splitlines()[-1])
 
 
-def actions_of(episode):
-    return list(map(int, episode.actions))
-
-
 def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
-    def collect(name, *more):
-        path = tmp_path / name
-        line = f"collect classic/connect_four-v3 --episodes 7 --num-envs 3 --seed 5 --out {path}"
-        assert main([*line.split(), *more]) == 0
-        return list(load(path))
-
-    episodes = collect("a")
+    line = "collect classic/connect_four-v3 --episodes 7 --num-envs 3 --seed 5 --out"
+    assert main([*line.split(), str(tmp_path / "a")]) == 0
+    episodes = load(tmp_path / "a")
     assert len(episodes) == 7
     raw = make_aec("classic/connect_four-v3")
     for episode in episodes:
@@ -114,9 +106,6 @@ def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
             assert episode.rewards[t].tolist() == [raw.rewards[a] for a in raw.possible_agents]
         assert all(raw.terminations.values())
         assert episode.terminated[-1]
-    # They depend on the seed alone, and not on which envs are in a batch.
-    again = collect("b", "--wait-num", "1", "--num-processes", "1")
-    assert sorted(map(actions_of, episodes)) == sorted(map(actions_of, again))
 
 
 @pytest.mark.parametrize(
