@@ -92,11 +92,11 @@ class Steps(BaseCallback):
         )
 
 
-@pytest.mark.parametrize("wait_num", [None, 1, 3])
-def test_rows_of_partial_batches_equal_hand_stepped_envs(make, wait_num):
+@pytest.mark.parametrize(("backend", "wait_num"), [("dummy", None), ("shmem", 1), ("shmem", 3)])
+def test_rows_of_partial_batches_equal_hand_stepped_envs(backend, wait_num):
     """Each env's rows are those of the env alone, whenever they came; four rollouts in a row."""
     steps = Steps()
-    venv = own.VecMonitor(own.VecFrameStack(make([WalkEnv] * 4), 2))
+    venv = own.VecMonitor(own.VecFrameStack(BACKENDS[backend]([WalkEnv] * 4), 2))
     model = AsyncPPO("MlpPolicy", venv, wait_num=wait_num, **ON_POLICY)
     model.learn(4 * 128, callback=steps)
     # The same actions, one VecEnv of Stable-Baselines3 with all envs in step.
@@ -245,8 +245,9 @@ class FailsOnce(WalkEnv):
         return row
 
 
-def test_an_env_that_fails_ends_the_call_and_the_next_one_starts_anew(make):
-    venv = own.VecMonitor(make([functools.partial(FailsOnce, i == 1) for i in range(4)]))
+def test_an_env_that_fails_ends_the_call_and_the_next_one_starts_anew():
+    fns = [functools.partial(FailsOnce, i == 1) for i in range(4)]
+    venv = own.VecMonitor(BACKENDS["shmem"](fns))
     model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
     with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
         model.learn(10_000)
@@ -277,9 +278,10 @@ def test_an_env_that_fails_after_a_callback_has_ended_the_training(monkeypatch):
         model.learn(128, reset_num_timesteps=False)
 
 
-def test_restarts(make):
+def test_restarts():
     fns = [functools.partial(FailsOnce, i == 1) for i in range(4)]
-    venv = own.VecMonitor(make(fns, on_error="restart", restart_backoff=0.0))
+    options = {"on_error": "restart", "restart_backoff": 0.0}
+    venv = own.VecMonitor(BACKENDS["shmem"](fns, **options))
     steps = Steps()
     AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY).learn(512, callback=steps)
     infos = [info for seen in steps.seen for info in seen["infos"]]
@@ -409,11 +411,11 @@ class Noise(BaseCallback):
             self.matrices.append(latent @ matrix)
 
 
-def test_each_env_has_its_own_noise_in_batches_of_one_row(make):
+def test_each_env_has_its_own_noise_in_batches_of_one_row():
     noise = Noise()
     net = {"net_arch": [8]}
     options = {**ON_POLICY, "use_sde": True, "policy_kwargs": net, "wait_num": 1}
-    model = AsyncPPO("MlpPolicy", make([BOX] * 4), **options)
+    model = AsyncPPO("MlpPolicy", own.DummyVecEnv([BOX] * 4), **options)
     model.learn(128, callback=noise)
     for one, other in itertools.combinations(noise.matrices, 2):
         assert not torch.allclose(one, other, atol=1e-3)

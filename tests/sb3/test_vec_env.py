@@ -307,9 +307,6 @@ def test_wrong_arguments(make):
     ):
         with no_process_left(), pytest.raises(error, match=text):
             call(*args)
-    for name in ("autoreset_mode", "columns", "reset_first"):  # a VecEnv decides these
-        with pytest.raises(ValueError, match=f"VecEnv: {name} must be "):
-            make([WalkEnv], **{name: None})
     assert not plain.is_closed
 
 
