@@ -132,7 +132,7 @@ def test_a_signal_while_envs_hang(number, tmp_path, monkeypatch):
     limits = "--num-envs 2 --num-processes 2 --wait-num 1 --steps 1000000 --seed 3"
     program = [*COLLECT, f"{PARTS}:stuck", *limits.split(), "--out", out]
     with subprocess.Popen(program, start_new_session=True, **PIPES) as process:
-        hang = wait_until(lambda: len(list(marks.iterdir())) == 2, 30)
+        hang = wait_until(lambda: len(list(marks.iterdir())) == 2, 100)
         os.killpg(process.pid, number if hang else signal.SIGKILL)  # as a terminal does
         stdout, stderr = process.communicate(timeout=120)
     assert hang
