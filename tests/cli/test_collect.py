@@ -31,6 +31,12 @@ def collected(folder, line):
     return load(out)
 
 
+def test_a_seed_is_drawn(tmp_path):
+    line = f"{COUNT} --num-envs 2 --episodes 2 --backend dummy"
+    first, second = (collected(tmp_path, line).metadata["seed"] for _ in range(2))
+    assert first != second
+
+
 def test_a_policy_that_is_made_of_the_pool_and_the_seed(tmp_path):
     limits = "--num-envs 3 --wait-num 1 --episodes 6 --seed 4"
     for episode in collected(tmp_path, f"CartPole-v1 {limits} --policy {PARTS}:Parity"):
