@@ -44,7 +44,7 @@ class Sessions(http.server.BaseHTTPRequestHandler):
             if session % 8 == 1:
                 status = 500
             if session % 8 == 2:
-                time.sleep(5)
+                time.sleep(3)
         body = json.dumps([count, float(action), count == 20]).encode()
         try:
             self.send_response(status)

@@ -52,17 +52,21 @@ def test_one_command_makes_tables(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "keys"),
     [
-        ("rollouts", ["--mean-ms", 1, "--steps", 8], {"whole", "async"}),
-        ("evaluation", ["--mean-ms", 1, "--episodes", 3, "--longest", 5], {"sb3", "ours"}),
-        ("pipes", ["--seconds", 0.05], {"pipes", "ours"}),
+        ("rollouts", ["--mean-ms", 1, "--steps", 8, "--rounds", 1], {"whole", "async"}),
+        (
+            "evaluation",
+            ["--episodes", 3, "--mean-ms", 1, "--longest", 5, "--rounds", 1],
+            {"sb3", "ours"},
+        ),
+        ("pipes", ["--seconds", 0.05, "--rounds", 2], {"pipes", "ours"}),
     ],
 )
 def test_two_programs_are_measured_in_turns(name, options, keys, tmp_path):
     path = tmp_path / "a.json"
-    few = ["--num-envs", 2, "--rounds", 2, "--json", path]
+    few = ["--num-envs", 2, "--json", path]
     assert "ratio" in run_python(FOLDER / f"{name}.py", *options, *few, cwd=tmp_path)
     rows = json.loads(path.read_text())
-    assert len(rows) >= 2
+    assert len(rows) >= (2 if name == "pipes" else 1)
     assert all(row.keys() == keys and min(row.values()) > 0 for row in rows)
 
 

@@ -65,7 +65,7 @@ def test_the_steps_are_made(setting, tmp_path):
     context = multiprocessing.get_context("fork")
     process = context.Process(target=check, args=(setting, tmp_path / "counts"))
     process.start()
-    process.join(40)
+    process.join(120)
     process.kill()
     process.join()
     assert process.exitcode == 0

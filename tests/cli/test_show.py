@@ -35,8 +35,7 @@ def test_a_reset_is_no_step(mode, tmp_path, cli):
     assert json.loads(cli(f"show {path} --json -").out)["steps"] == 9
 
 
-@pytest.mark.parametrize("processes", [1, 3])
-@pytest.mark.parametrize("fault", ["value", "os._exit"])
+@pytest.mark.parametrize(("fault", "processes"), [("value", 3), ("os._exit", 1)])
 def test_restarts_are_those_that_collect_counts(fault, processes, tmp_path, cli):
     path = tmp_path / "a.record"
     env = f"tests.cli.parts:failing --env-kwarg fault={fault}"

@@ -24,7 +24,7 @@ from tests.support.episodes import (
     random_policy,
     rows_of,
 )
-from tests.support.places import PLACES, QUICK, paired
+from tests.support.places import PLACES, paired
 
 
 def check_steps(batches, env_fns):
@@ -81,22 +81,6 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
         if name == "vectors":
             assert episode.rewards.shape == (3, 3)
             assert equal(episode.total_reward, np.sum(list(episode.rewards), axis=0))
-
-
-@pytest.mark.parametrize(
-    ("place", "mode", "sizes"),
-    paired(QUICK, MODES, [(None, None), (None, 1), (2, 7), (2, None)]),
-)
-def test_transitions_equal_hand_stepped_envs(place, mode, sizes):
-    env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
-    wait_num, batch_size = sizes
-    with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=mode) as pool:
-        collector = AsyncCollector(pool, RandomPolicy(pool, 1), seed=SEED, keep_infos=True)
-        batches = list(islice(collector.steps(batch_size), 50))
-        if batch_size is not None:
-            assert {len(batch) for batch in batches} == {batch_size}
-        assert collector.num_steps >= sum(map(len, batches))
-    assert check_steps(batches, env_fns) > 5
 
 
 class Shifted(VectorEnvWrapper):

@@ -150,7 +150,7 @@ def test_one_env_fails(make, options, action, error, text):
         if parts:
             envs.step_async([0, action, 0])
         with pytest.raises(error, match=text) as caught:
-            envs.step_wait(10) if parts else envs.step([0, action, 0])
+            envs.step_wait(60) if parts else envs.step([0, action, 0])
         assert sorted(caught.value.env_ids) == ([1] if alone else [0, 1, 2])
         with pytest.raises(ResetNeeded if action == 1 else WorkerDiedError, match="env"):
             envs.step(NOTHING)

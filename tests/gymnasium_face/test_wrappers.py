@@ -1,89 +1,12 @@
-"""Every wrapper of gymnasium.wrappers.vector gives the same over ours as over SyncVectorEnv."""
+"""A wrapper of gymnasium.wrappers.vector over ours."""
 
 import functools
-import operator
 
 import numpy as np
-import pytest
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers import TransformAction, TransformObservation, TransformReward
 from gymnasium.wrappers import vector as wrappers
 
-from tests.gymnasium_face.envs import NUM_ENVS, RandomEnv, in_process
+from tests.gymnasium_face.envs import in_process
 from tests.support.envs import CountEnv
-from tests.support.reference import same
-
-PUSH = spaces.Box(-2, 2, (2,), np.float32)
-VECTORS = spaces.Box(-1, 1, (4,), np.float64)
-IMAGES = spaces.Box(0, 255, (8, 8, 3), np.uint8)
-DICTS = spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)})
-SPACES = {
-    **dict.fromkeys(("GrayscaleObservation", "ResizeObservation"), IMAGES),
-    **dict.fromkeys(("FilterObservation", "FlattenObservation"), DICTS),
-}
-DOUBLE = {"func": functools.partial(operator.mul, 2)}
-OPTIONS = {
-    **dict.fromkeys(("TransformObservation", "TransformAction", "TransformReward"), DOUBLE),
-    "VectorizeTransformObservation": {
-        "wrapper": TransformObservation,
-        "observation_space": None,
-        **DOUBLE,
-    },
-    "VectorizeTransformAction": {"wrapper": TransformAction, "action_space": PUSH, **DOUBLE},
-    "VectorizeTransformReward": {"wrapper": TransformReward, **DOUBLE},
-    "FilterObservation": {"filter_keys": ["a"]},
-    "ResizeObservation": {"shape": (4, 4)},
-    "ReshapeObservation": {"shape": (2, 2)},
-    "RescaleObservation": {"min_obs": 0.0, "max_obs": 1.0},
-    "DtypeObservation": {"dtype": np.float32},
-    "RescaleAction": {"min_action": -1.0, "max_action": 1.0},
-    "ClipReward": {"min_reward": 0.2, "max_reward": 0.7},
-    "RecordVideo": {"video_folder": "videos", "step_trigger": (1).__eq__, "video_length": 2},
-}
-CONVERSIONS = {"ArrayConversion", "JaxToNumpy", "JaxToTorch", "NumpyToTorch"}
-"""What needs torch or jax, which these tests do not import: they convert what they are given."""
-
-
-@pytest.mark.parametrize("name", sorted({*wrappers.__all__} - CONVERSIONS))
-@pytest.mark.filterwarnings("ignore:.*(auto-?reset|observation space|precision|videos):UserWarning")
-def test_equal_over_ours(name, monkeypatch, tmp_path):
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.chdir(tmp_path)
-    wrap = functools.partial(getattr(wrappers, name), **OPTIONS.get(name, {}))
-    fns = [functools.partial(RandomEnv, SPACES.get(name, VECTORS), PUSH)] * NUM_ENVS
-    for mode in AutoresetMode:
-        ours, theirs = in_process(fns, mode), SyncVectorEnv(fns, autoreset_mode=mode)
-        try:
-            theirs = wrap(theirs)
-        except (AssertionError, TypeError, ValueError) as error:
-            with pytest.raises(type(error)):
-                wrap(ours)
-            ours.close()
-            continue
-        ours = wrap(ours)
-        theirs.action_space.seed(0)
-        for attribute in ("observation_space", "action_space", "single_observation_space"):
-            assert getattr(ours, attribute) == getattr(theirs, attribute)
-        assert same(ours.metadata, theirs.metadata)
-        assert same(ours.reset(seed=5), theirs.reset(seed=5))
-        for _ in range(6 if name == "HumanRendering" else 20):
-            actions = theirs.action_space.sample()
-            got, expected = ours.step(actions.copy()), theirs.step(actions)  # some change them
-            for info in (got[4], expected[4]):
-                if "episode" in info:
-                    del info["episode"]["t"]  # measured with a clock
-            assert same(got, expected)
-            over = expected[2] | expected[3]
-            if mode is AutoresetMode.DISABLED and over.any():
-                # Gymnasium's own envs drop the mask from the dict, so that this wrapper of theirs
-                # takes the reset of some envs for one of all.
-                if name == "RecordEpisodeStatistics":
-                    over[:] = True
-                mine, other = ({"reset_mask": over.copy()} for _ in range(2))
-                assert same(ours.reset(options=mine), theirs.reset(options=other))
-        ours.close()
-        theirs.close()
 
 
 def test_statistics_are_read_before_a_reset_of_some_envs():

@@ -87,7 +87,7 @@ def test_a_video_ends_though_a_process_was_started_meanwhile(how, tmp_path, besi
     else:
         other = ShmemVectorEnv(fns(1), context="fork")
     closing = beside(envs.close)
-    closing.join(20)
+    closing.join(60)
     has_ended = not closing.is_alive()
     venv.close()  # else an encoder that waits for the end of these processes would never end
     other.close()

@@ -5,10 +5,10 @@ import torch
 
 from envpool_py import SubprocVectorEnv
 from tests.support import envs
-from tests.support.places import PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_whatever_an_action_raises_at_the_door_nothing_is_sent(place):
     with PLACES[place]([envs.CountEnv] * 2) as pool:
         pool.reset()

@@ -17,9 +17,6 @@ _PARALLEL = functools.partial(ParallelVectorEnv, [MeadowEnv] * 2)
 _VEC = functools.partial(SB3MultiAgentVecEnv, [GhostsEnv] * 2)
 DOORS = {
     "ParallelVectorEnv": Door(_PARALLEL, DECIDED),
-    "ParallelVectorEnv, dummy": Door(
-        functools.partial(_PARALLEL, backend="dummy"), DECIDED | IN_PROCESS
-    ),
     "ParallelVectorEnv, thread": Door(
         functools.partial(_PARALLEL, backend="thread"), DECIDED | THREADS, own={"num_threads"}
     ),
@@ -34,7 +31,8 @@ DOORS = {
 def test_each_option_works_or_is_refused(door, tmp_path):
     doors.check_options(DOORS[door], tmp_path)
     doors.check_foreign(DOORS[door])
-    doors.check_spellings(DOORS[door])
+    if not door.endswith("Env"):  # processes would start in each mode
+        doors.check_spellings(DOORS[door])
 
 
 @pytest.mark.parametrize("door", ["ParallelVectorEnv", "SB3MultiAgentVecEnv"])

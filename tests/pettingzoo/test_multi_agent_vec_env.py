@@ -1,18 +1,14 @@
 """``SB3MultiAgentVecEnv``: rows against raw envs stepped by hand, and MaskablePPO on it."""
 
 import functools
-import unittest.mock
 
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
-from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
-from stable_baselines3.common.vec_env import VecMonitor
 
 from envpool_py.pettingzoo import SB3MultiAgentVecEnv
-from envpool_py.sb3 import VecMonitor as OwnMonitor
+from envpool_py.sb3 import VecMonitor
 from envpool_py.sb3.common.vec_env import base_vec_env
 from tests.pettingzoo.by_hand import ParallelByHand, zeros
 from tests.pettingzoo.envs import ACTS, BURNS, KAZ, MeadowEnv, PlainMeadowEnv, make_parallel
@@ -75,13 +71,11 @@ def test_rows_are_those_of_the_raw_envs(name, backend, sides):
 def test_a_monitor_counts_each_life_once():
     """As an env stepped by hand; a dead agent's row is not done again at the end of its env."""
     hand, rng = ParallelByHand(PlainMeadowEnv(), "same_step", None), np.random.default_rng(0)
-    row, lives = hand.reset(5), []
+    row, lives, episodes = hand.reset(5), [], []
     current = {agent: [0.0, 0] for agent in hand.agents}
-    inner = SB3MultiAgentVecEnv([PlainMeadowEnv], "dummy")
-    venvs = OwnMonitor(inner), VecMonitor(inner)
-    inner.seed(5)
-    found = [[], []]
-    venvs[0].reset()
+    venv = VecMonitor(SB3MultiAgentVecEnv([PlainMeadowEnv], "dummy"))
+    venv.seed(5)
+    venv.reset()
     for _ in range(60):
         chosen = hand.choose(row, rng)
         row = hand.step(chosen)
@@ -92,22 +86,13 @@ def test_a_monitor_counts_each_life_once():
             if valid and (row.terminated[agent] or row.truncated[agent]):
                 lives.append(current[agent])
                 current[agent] = [0.0, 0]
-        step = inner.step(np.array([chosen.get(agent, 0) for agent in hand.agents]))
-        for venv, episodes in zip(venvs, found, strict=True):
-            *_, infos = venv._after_step(*step) if venv is venvs[0] else watched(venv, step)
-            episodes += [info["episode"] for info in infos if "episode" in info]
-    inner.close()
+        *_, infos = venv.step(np.array([chosen.get(agent, 0) for agent in hand.agents]))
+        episodes += [info["episode"] for info in infos if "episode" in info]
+    venv.close()
     assert len(lives) > 10
-    assert [each["l"] for each in found[0]] == [length for _, length in lives]
-    for episodes in found:
-        returns = [each["r"] for each in episodes]
-        np.testing.assert_allclose(returns, [total for total, _ in lives], rtol=1e-4, atol=1e-6)
-
-
-def watched(venv, step):
-    """Return what Stable-Baselines3's VecMonitor makes of a step."""
-    with unittest.mock.patch.object(venv, "venv", unittest.mock.Mock(step_wait=lambda: step)):
-        return venv.step_wait()
+    assert [each["l"] for each in episodes] == [length for _, length in lives]
+    returns = [each["r"] for each in episodes]
+    np.testing.assert_allclose(returns, [total for total, _ in lives], rtol=1e-4, atol=1e-6)
 
 
 @pytest.fixture
@@ -185,17 +170,3 @@ def test_an_error_ends_the_episode_of_its_env(venv):
     assert all("the meadow burns" in info["env_error"] for info in infos[4:])
     assert [info["active"] for info in infos[4:]] == [True, True, True, False]
     venv.step(np.zeros(8, int))
-
-
-def test_maskable_ppo_learns_from_the_legal_actions():
-    venv = SB3MultiAgentVecEnv([PlainMeadowEnv] * 4, num_processes=2)
-    torch.set_num_threads(1)  # networks as small as these only lose by more
-    options = {"n_steps": 32, "batch_size": 512, "n_epochs": 2, "seed": 1, "device": "cpu"}
-    model = MaskablePPO("MlpPolicy", VecMonitor(venv), **options)
-    model.learn(512)
-    masks = model.rollout_buffer.action_masks.reshape(-1, 4)
-    actions = model.rollout_buffer.actions.reshape(-1).astype(int)
-    assert masks[np.arange(len(masks)), actions].all()
-    assert 0 < masks.mean() < 1
-    assert len(model.ep_info_buffer) > 16
-    venv.close()

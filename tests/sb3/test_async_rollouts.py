@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 import stable_baselines3.common.vec_env as sb3
 import torch
-from gymnasium import spaces
 from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.callbacks import (
     BaseCallback,
-    CheckpointCallback,
     EvalCallback,
     StopTrainingOnMaxEpisodes,
 )
-from stable_baselines3.common.evaluation import evaluate_policy
 
 import envpool_py.sb3 as own
 from envpool_py.sb3 import AsyncRollouts
@@ -26,15 +23,11 @@ from envpool_py.sb3.partial_steps import PartialSteps
 from tests.sb3.conftest import BACKENDS
 from tests.sb3.envs import WalkEnv
 from tests.sb3.reference import assert_same, theirs_like
-from tests.sb3.test_algorithms import ON_POLICY, SMALL, monitored, weights
+from tests.sb3.test_algorithms import ON_POLICY, monitored, weights
 from tests.support import doors
 
 
 class AsyncPPO(AsyncRollouts, PPO):
-    pass
-
-
-class AsyncA2C(AsyncRollouts, A2C):
     pass
 
 
@@ -52,66 +45,23 @@ class MaskedEnv(WalkEnv):
 
 
 BOX = functools.partial(WalkEnv, action="box")
-SMALL_IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
 DICT = functools.partial(WalkEnv, "vectors")
-SDE = {"use_sde": True}
 
 
-def stacked(package):
-    def wrap(venv):
-        venv = package.VecMonitor(package.VecFrameStack(venv, 2))
-        return package.VecCheckNan(package.VecNormalize(venv), True)
-
-    return wrap
-
-
-def dicts(venv):
-    return own.VecNormalize(own.VecFrameStack(venv, 2))
-
-
-CASES = {
-    "PPO": (AsyncPPO, PPO, "Mlp", WalkEnv, ON_POLICY, None),
-    "A2C": (AsyncA2C, A2C, "Mlp", BOX, {**SMALL, "n_steps": 8}, None),
-    "sde": (AsyncPPO, PPO, "Mlp", BOX, {**ON_POLICY, **SDE}, None),
-    "sde-freq": (AsyncPPO, PPO, "Mlp", BOX, {**ON_POLICY, **SDE, "sde_sample_freq": 3}, None),
-    "images": (AsyncPPO, PPO, "Cnn", lambda: WalkEnv(SMALL_IMAGE), ON_POLICY, None),
-    "dicts": (AsyncPPO, PPO, "MultiInput", DICT, ON_POLICY, dicts),
-    "ours": (AsyncPPO, PPO, "Mlp", WalkEnv, ON_POLICY, stacked(own)),
-    "theirs": (AsyncPPO, PPO, "Mlp", WalkEnv, ON_POLICY, stacked(sb3)),
-    "masks": (
-        *(AsyncMaskablePPO, MaskablePPO, "Mlp"),
-        *(MaskedEnv, ON_POLICY, None),
-    ),
-}
-
-
-def model_of(case, venv, which=0, **options):
-    classes, kind, settings, wrap = CASES[case][:2], *CASES[case][2:3], *CASES[case][4:]
-    venv = venv if wrap is None else wrap(venv)
-    if which == 0:
-        options.setdefault("wait_num", None)
-    else:
-        options.clear()
-    net = {"net_arch": [8]}
-    return classes[which](f"{kind}Policy", venv, policy_kwargs=net, **settings, **options)
-
-
-BY_BACKEND = [("dummy", case) for case in CASES]
-BY_BACKEND += [("shmem", case) for case in ("PPO", "dicts", "ours", "masks")]
-
-
-@pytest.mark.parametrize(("backend", "case"), BY_BACKEND)
-def test_with_whole_batches_the_weights_are_theirs(backend, case):
-    make, env_fn = BACKENDS[backend], CASES[case][3]
-    fns = [env_fn] * 4 if case in ("ours", "theirs") else monitored(env_fn)
+@pytest.mark.parametrize(
+    ("backend", "classes", "env_fn"),
+    [("dummy", (AsyncPPO, PPO), DICT), ("shmem", (AsyncMaskablePPO, MaskablePPO), MaskedEnv)],
+)
+def test_with_whole_batches_the_weights_are_theirs(backend, classes, env_fn):
     found = []
-    for which in (0, 1):
-        model = model_of(case, make(fns), which, wait_num=4)
+    for cls, options in zip(classes, ({"wait_num": 4}, {}), strict=True):
+        venv = own.VecNormalize(own.VecFrameStack(BACKENDS[backend](monitored(env_fn)), 2))
+        kind = "MultiInput" if env_fn is DICT else "Mlp"
+        model = cls(f"{kind}Policy", venv, **ON_POLICY, **options)
         model.learn(256)
         model.learn(100, reset_num_timesteps=False)
         episodes = [(ep["r"], ep["l"]) for ep in model.ep_info_buffer]
-        vec_normalize = model.get_vec_normalize_env()
-        rms = vars(vec_normalize.ret_rms) if vec_normalize else {}
+        rms = vars(venv.ret_rms)
         found.append((weights(model), model.num_timesteps, episodes, rms))
     assert_same(*found)
 
@@ -142,11 +92,11 @@ class Steps(BaseCallback):
         )
 
 
-@pytest.mark.parametrize("wait_num", [None, 1, 3])
-def test_rows_of_partial_batches_equal_hand_stepped_envs(make, wait_num):
+@pytest.mark.parametrize(("backend", "wait_num"), [("dummy", None), ("shmem", 1), ("shmem", 3)])
+def test_rows_of_partial_batches_equal_hand_stepped_envs(backend, wait_num):
     """Each env's rows are those of the env alone, whenever they came; four rollouts in a row."""
     steps = Steps()
-    venv = own.VecMonitor(own.VecFrameStack(make([WalkEnv] * 4), 2))
+    venv = own.VecMonitor(own.VecFrameStack(BACKENDS[backend]([WalkEnv] * 4), 2))
     model = AsyncPPO("MlpPolicy", venv, wait_num=wait_num, **ON_POLICY)
     model.learn(4 * 128, callback=steps)
     # The same actions, one VecEnv of Stable-Baselines3 with all envs in step.
@@ -168,26 +118,6 @@ def test_rows_of_partial_batches_equal_hand_stepped_envs(make, wait_num):
                 del info["episode"]["t"]
         assert_same(seen["infos"], infos)
     assert_same(model.env.stacked_obs.stacked_obs, theirs.venv.stacked_obs.stacked_obs)
-
-
-def test_the_reward_of_a_truncated_episode_has_the_value_of_its_last_observation():
-    steps = Steps()
-    model = AsyncPPO("MlpPolicy", own.DummyVecEnv([WalkEnv] * 4), wait_num=1, **ON_POLICY)
-    model.policy.set_training_mode(False)
-    before = {name: value.clone() for name, value in model.policy.state_dict().items()}
-    model.learn(128, callback=steps)
-    model.policy.load_state_dict(before)
-    truncated = 0
-    for t, seen in enumerate(steps.seen):
-        for i, info in enumerate(seen["infos"]):
-            expected = seen["rewards"][i]
-            if info["TimeLimit.truncated"]:
-                last = torch.as_tensor(info["terminal_observation"])[None]
-                with torch.no_grad():
-                    expected += model.gamma * model.policy.predict_values(last).item()
-                truncated += 1
-            assert steps.rollouts[0]["rewards"][t, i] == pytest.approx(expected, abs=1e-6)
-    assert truncated > 5
 
 
 def test_partial_batches_of_masked_actions():
@@ -269,24 +199,17 @@ def test_by_default_a_rollout_waits_for_all_envs_if_that_took_less_time(monkeypa
     assert waited == [{1}, set(), set(), *[{1}] * 4, set()]
 
 
-def test_their_callbacks_and_files(tmp_path, make):
+def test_their_callbacks_and_files(tmp_path):
     """The frequencies of callbacks count steps of all envs, whatever the batches are."""
-    venv = own.VecNormalize(make(monitored()))
-    evaluated = own.VecNormalize(make(monitored(n=2)), training=False, norm_reward=False)
+    venv = own.VecNormalize(own.DummyVecEnv(monitored()))
+    evaluated = own.VecNormalize(own.DummyVecEnv(monitored(n=2)), training=False)
     path = str(tmp_path)
     evaluation = EvalCallback(evaluated, None, None, 3, 32, path, path, verbose=0)
-    checkpoints = CheckpointCallback(32, path, save_vecnormalize=True)
     model = AsyncPPO("MlpPolicy", venv, wait_num=2, **ON_POLICY)
     assert model.get_vec_normalize_env() is model.get_env() is venv
-    model.learn(256, callback=[evaluation, checkpoints])
+    model.learn(256, callback=evaluation)
     assert len(np.load(tmp_path / "evaluations.npz")["results"]) == 2
-    assert len(list(tmp_path.glob("rl_model_*_steps.zip"))) == 2
     assert evaluated.obs_rms.count > 1  # their callback has put the statistics of training there
-    assert (tmp_path / "best_model.zip").exists()
-    restored = own.VecNormalize.load(
-        next(tmp_path.glob("rl_model_vecnormalize_*.pkl")), make(monitored(n=2))
-    )
-    assert np.isfinite(evaluate_policy(model, restored, n_eval_episodes=3)[0])
     model.save(tmp_path / "model")
     loaded = AsyncPPO.load(tmp_path / "model", env=venv, device="cpu")
     assert loaded.wait_num == 2
@@ -299,8 +222,8 @@ def test_their_callbacks_and_files(tmp_path, make):
 
 
 @pytest.mark.parametrize("wait_num", [1, 4])
-def test_training_that_a_callback_ends_can_go_on(make, wait_num):
-    venv = own.VecNormalize(make(monitored()))
+def test_training_that_a_callback_ends_can_go_on(wait_num):
+    venv = own.VecNormalize(own.DummyVecEnv(monitored()))
     model = AsyncPPO("MlpPolicy", venv, wait_num=wait_num, **ON_POLICY)
     model.learn(10_000, callback=StopTrainingOnMaxEpisodes(3))
     assert model.num_timesteps < 128
@@ -322,8 +245,9 @@ class FailsOnce(WalkEnv):
         return row
 
 
-def test_an_env_that_fails_ends_the_call_and_the_next_one_starts_anew(make):
-    venv = own.VecMonitor(make([functools.partial(FailsOnce, i == 1) for i in range(4)]))
+def test_an_env_that_fails_ends_the_call_and_the_next_one_starts_anew():
+    fns = [functools.partial(FailsOnce, i == 1) for i in range(4)]
+    venv = own.VecMonitor(BACKENDS["shmem"](fns))
     model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
     with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
         model.learn(10_000)
@@ -354,9 +278,10 @@ def test_an_env_that_fails_after_a_callback_has_ended_the_training(monkeypatch):
         model.learn(128, reset_num_timesteps=False)
 
 
-def test_restarts(make):
+def test_restarts():
     fns = [functools.partial(FailsOnce, i == 1) for i in range(4)]
-    venv = own.VecMonitor(make(fns, on_error="restart", restart_backoff=0.0))
+    options = {"on_error": "restart", "restart_backoff": 0.0}
+    venv = own.VecMonitor(BACKENDS["shmem"](fns, **options))
     steps = Steps()
     AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY).learn(512, callback=steps)
     infos = [info for seen in steps.seen for info in seen["infos"]]
@@ -486,9 +411,11 @@ class Noise(BaseCallback):
             self.matrices.append(latent @ matrix)
 
 
-def test_each_env_has_its_own_noise_in_batches_of_one_row(make):
+def test_each_env_has_its_own_noise_in_batches_of_one_row():
     noise = Noise()
-    model = model_of("sde", make([BOX] * 4), wait_num=1)
+    net = {"net_arch": [8]}
+    options = {**ON_POLICY, "use_sde": True, "policy_kwargs": net, "wait_num": 1}
+    model = AsyncPPO("MlpPolicy", own.DummyVecEnv([BOX] * 4), **options)
     model.learn(128, callback=noise)
     for one, other in itertools.combinations(noise.matrices, 2):
         assert not torch.allclose(one, other, atol=1e-3)

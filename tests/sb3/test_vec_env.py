@@ -268,17 +268,6 @@ def test_an_exception_of_an_env(make):
     assert [info["seed"] for info in venv.reset_infos] == [4, 5, 6]
 
 
-def test_a_killed_worker():
-    venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3)
-    venv.reset()
-    for request in (lambda: venv.step(KILL), lambda: venv.get_attr("tag")):
-        with pytest.raises(ep.WorkerDiedError, match="env 1: .*killed by SIGKILL"):
-            request()
-    assert venv.get_attr("tag", [0, 2]) == [0, 0]
-    expected = [[0, 1, 0], [0, 0, 0], [0, 1, 0]]
-    assert venv.reset().tolist() == expected, "it starts the process again"
-
-
 def test_an_env_that_is_recreated():
     venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3, on_error="restart")
     venv.reset()
@@ -318,9 +307,6 @@ def test_wrong_arguments(make):
     ):
         with no_process_left(), pytest.raises(error, match=text):
             call(*args)
-    for name in ("autoreset_mode", "columns", "reset_first"):  # a VecEnv decides these
-        with pytest.raises(ValueError, match=f"VecEnv: {name} must be "):
-            make([WalkEnv], **{name: None})
     assert not plain.is_closed
 
 

@@ -248,52 +248,9 @@ async def main() -> None:
     await sessions.map(conversation, [1], on_failure="recrod")  # wrong
     (await sessions.map(conversation, [1]))[0].values  # wrong
 """,
-    "a name of the package": """
-import envpool_py
-envpool_py.ShmemVectorEnvs  # wrong
-""",
-    "a name of a package in it": """
-import envpool_py
-envpool_py.sb3.SubprocVectorEnv  # wrong
-""",
-    "a method in a with block": """
-from envpool_py import make
-with make("CartPole-v1", 4) as envs:
-    envs.rest()  # wrong
-""",
-    "a method of a VecEnv": """
-from envpool_py.sb3 import DummyVecEnv
-with DummyVecEnv([object]) as venv:
-    venv.step_wait_all()  # wrong
-""",
-    "on_error": """
-from envpool_py import ShmemVectorEnv
-ShmemVectorEnv([object], on_error="restrat")  # wrong
-""",
-    "autoreset_mode": """
-from envpool_py import make
-make("CartPole-v1", 4, autoreset_mode="samestep_")  # wrong
-""",
-    "backend": """
-from envpool_py import make
-make("CartPole-v1", 4, backend="shm")  # wrong
-""",
-    "mode of a rollout": """
-from envpool_py import AsyncCollector, make
-AsyncCollector(make("CartPole-v1"), lambda obs, env_ids: [0]).rollout(3, mode="variabel")  # wrong
-""",
-    "a column": """
-from envpool_py import AsyncCollector, make
-for batch in AsyncCollector(make("CartPole-v1"), lambda obs, env_ids: [0]).steps():
-    batch.reward  # wrong
-""",
-    "an option": """
-from envpool_py import evaluate, make
-evaluate(make("CartPole-v1"), lambda obs, env_ids: [0], 3, on_failure="recrod")  # wrong
-""",
     "an option of each class": """
 from envpool_py import ParallelVectorEnv, SB3MultiAgentVecEnv, ThreadVectorEnv, VectorEnvNormObs
-from envpool_py import PettingZooEnv, PoolOptions, SubprocVectorEnv, make, replay
+from envpool_py import PettingZooEnv, PoolOptions, SubprocVectorEnv, evaluate, make, replay
 from envpool_py.gymnasium import VectorEnv, make_vec
 from envpool_py.sb3 import AsyncRollouts, DummyVecEnv, ShmemVecEnv, SubprocVecEnv
 from stable_baselines3 import PPO
@@ -318,12 +275,16 @@ PettingZooEnv(object(), dead_steps="skips")  # wrong
 options: PoolOptions = {"on_eror": "restart"}  # wrong
 SubprocVectorEnv(fns, start_methods="fork")  # wrong
 make("CartPole-v1", seed=3)  # wrong
+make("CartPole-v1", 4, autoreset_mode="samestep_")  # wrong
+make("CartPole-v1", 4, backend="shm")  # wrong
+evaluate(make("CartPole-v1"), lambda obs, env_ids: [0], 3, on_failure="recrod")  # wrong
 """,
     "a name of each class": """
-from envpool_py import ParallelVectorEnv, PettingZooEnv, VectorEnvNormObs, make
+from envpool_py import AsyncCollector, ParallelVectorEnv, VectorEnvNormObs, make
 from envpool_py.gymnasium import make_vec
-from envpool_py.sb3 import VecNormalize, make_vec_env
+from envpool_py.sb3 import DummyVecEnv, VecNormalize, make_vec_env
 from envpool_py.wrappers import OldGymEnv
+import envpool_py
 import envpool_py.envpool as envpool
 ParallelVectorEnv([object]).possible_agent()  # wrong
 VectorEnvNormObs(make("CartPole-v1")).waiting_ids()  # wrong
@@ -332,5 +293,12 @@ make_vec("CartPole-v1").single_action_spaces()  # wrong
 envpool.make("CartPole-v1").async_resets()  # wrong
 OldGymEnv(object()).stepp()  # wrong
 make("CartPole-v1").single_observation_space.shapes()  # wrong
+envpool_py.ShmemVectorEnvs  # wrong
+envpool_py.sb3.SubprocVectorEnv  # wrong
+with make("CartPole-v1", 4) as envs, DummyVecEnv([object]) as venv:
+    envs.rest()  # wrong
+    venv.step_wait_all()  # wrong
+for batch in AsyncCollector(envs, lambda obs, env_ids: [0]).steps():
+    batch.reward  # wrong
 """,
 }
