@@ -153,7 +153,7 @@ class EnvLoop:
                 make = pickle.loads(make) if isinstance(make, bytes) else make  # noqa: S301
                 self._executors[i] = executor = Executor(Recreated(make) if again else make)
                 claim_instance(executor, i, self._claimed)
-                data = self._dump(executor.env_spaces(), "the spaces")
+                data = self._dump(executor.spaces, "the spaces")
                 if isinstance(data, bytes) and (digest := messages.digest(data)) in sent:
                     data = digest
                 elif isinstance(data, bytes):
