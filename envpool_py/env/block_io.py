@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
@@ -90,9 +91,9 @@ def _leaf_writer(leaf: Leaf, array: Any, what: str, beside: Beside, ids: Iterabl
         cells, kind = array.data, dtype.type
 
         def write_number(i: int, value: Any) -> None:
-            if type(value) is kind:
-                cells[i] = value
-            else:
+            try:
+                cells[i] = value if type(value) is kind else operator.index(value)
+            except ordinary(TypeError, ValueError):
                 fit(i, value)
 
         return write_number

@@ -184,9 +184,10 @@ class Runner:
         while inbox.empty():
             self._arrival = self.loop.loop.create_future()
             try:
-                self._wait_for(self._arrival.__await__())
-            except CancelledError:  # of a time-out or a task group that the env has left open
+                self._switch(next(self._arrival.__await__()))
+            except self.loop.asyncio.CancelledError:  # of a time-out or group left open
                 self._owes_cancel = True
+                self._uncancel()
         return inbox.get()
 
     def run(self, coroutine: Any) -> Any:
@@ -219,8 +220,11 @@ class Runner:
             raise CancelledError(*raised.args).with_traceback(raised.__traceback__) from None
         finally:
             error = None  # it refers to this frame
-            while getattr(self._task, "uncancel", int)():  # Python 3.10 has no ``uncancel``
-                pass
+            self._uncancel()
+
+    def _uncancel(self) -> None:
+        while getattr(self._task, "uncancel", int)():  # Python 3.10 has no ``uncancel``
+            pass
 
     def call_in_thread(self, function: Callable[[], Any]) -> Any:
         """Return what a function returns that may block."""

@@ -135,8 +135,10 @@ class EnvThread(EnvLoop):
 
     def is_cancelled(self) -> bool:
         """Whether the request is cancelled that the thread carries out."""
+        if not (cancelled := self._end.cancelled):
+            return False
         env = -1 if self.heartbeat is None else self.heartbeat.env
-        return bool(self._end.cancelled.get(env, -1) >= self._end.received)
+        return bool(cancelled.get(env, -1) >= self._end.received)
 
     def close(self) -> None:
         self._end.enter()  # code of the envs runs, so the thread may be abandoned

@@ -179,15 +179,13 @@ class EnvLoop:
         loop = self._loop
         assert loop is not None  # noqa: S101 - the parent attaches a block first
         tokens = memoryview(data).cast("q").tolist()
-        todo, start, left = iter(tokens), 0, len(tokens)
-        while left:
+        todo = iter(tokens)
+        while data:
             due = time.perf_counter() + publish_after if publish_after else 0.0
             loop.carry_out(tokens, todo, due)
-            left = length_hint(todo)
-            stop = len(data) - left * TOKEN_BYTES
-            # The answer to a request is its token.
-            self._end.publish(data[start:stop])
-            start = stop
+            done = len(data) - length_hint(todo) * TOKEN_BYTES
+            self._end.publish(data[:done])  # the answer to a request is its token
+            data = data[done:]
 
     def _answer(self, pairs: Sequence[tuple[int, bytes]]) -> None:
         """Carry out requests with arguments; publish finished ones at intervals."""
