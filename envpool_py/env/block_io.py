@@ -48,7 +48,7 @@ def writer_of(
 
     It raises TypeError or ValueError for a value that the arrays cannot hold without loss. Objects
     go to ``beside`` if there is no list for them. Messages call the value ``what``. ``arrays``
-    yields what ``Block.obs`` has for each leaf.
+    yields what ``Block.targets`` has for each leaf.
     """
     if spaces.is_leaf(layout):
         return _leaf_writer(layout, next(arrays), what, beside, ids)

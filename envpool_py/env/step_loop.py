@@ -68,7 +68,7 @@ class StepLoop:
         self._steps = False  # whether an env may be in its step
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
-        self._write = writer_of(block.spec.obs, iter(block.obs), "obs", self._beside, ids)
+        self._write = writer_of(block.spec.obs, iter(block.targets), "obs", self._beside, ids)
         if block.finals:
             finals, beside = iter(block.finals), self._beside
             self._write_final = writer_of(block.spec.obs, finals, "final_obs", beside, ids)
