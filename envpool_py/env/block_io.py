@@ -25,13 +25,13 @@ def _rows_of(ids: Iterable[int], array: Array) -> list[Any]:
     return rows
 
 
-def flat_rows(leaf: Leaf, array: Any, ids: Iterable[int]) -> list[Any] | None:
+def flat_rows(leaf: Leaf, array: Array | None, ids: Iterable[int]) -> list[Any] | None:
     """Return a memoryview for each of these envs; it accepts only arrays of its shape and dtype.
 
     A store to it takes a third of the time of a store to an array. None if there is no such view;
     uint8 is excluded, because its view would accept ``bytes``.
     """
-    if leaf.dtype is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
+    if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
         return None
     if len(leaf.shape) != 1 or leaf.code is not None:
         return None

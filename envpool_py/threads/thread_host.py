@@ -25,7 +25,6 @@ from typing import Any
 from envpool_py.env import coroutine_envs, failures
 from envpool_py.env.block import Block
 from envpool_py.env.executor import Abandoned, Executor
-from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import snapshot
 from envpool_py.errors import name_ids
@@ -34,7 +33,7 @@ from envpool_py.worker.host import Exit, Life, RemoteHost, Send
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import GRACE
 from envpool_py.worker.watchdog import stack_of_thread
-from envpool_py.worker.worker_loop import EnvLoop, serve
+from envpool_py.worker.worker_loop import EnvLoop, run_envs
 
 #: Seconds for which the caller waits until a thread has finished the row that it writes.
 _WRITES_FOR = 1.0
@@ -123,11 +122,8 @@ class EnvThread(EnvLoop):
     )
     _dump_error = staticmethod(lambda error, kind: (error, kind))
 
-    def _attach(self, block: Block) -> None:
-        end = self._end
-        row = block.heartbeats[self.ids[0]]
-        self.heartbeat = Heartbeat(row, end.enter, end.leave, limited=block.spec.timed)
-        self._make_loop(block, block.keep_info)
+    def _attach(self, block: Block, *_: Any) -> None:
+        super()._attach(block, self._end.enter, self._end.leave)
 
     def belongs_in_loop(self) -> bool:
         envs = [executor.env for executor in self._executors.values()]
@@ -160,7 +156,7 @@ def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any] | None) -> None
                     go_on = partial(main, loop, end, None)
                     end.move(go_on, loop.is_cancelled, end.finish, name_ids(loop.ids))
                 else:
-                    serve(loop, end.receive, made=made)
+                    run_envs(loop, end.receive, made=made)
             except Abandoned:
                 loop.close()
     finally:
