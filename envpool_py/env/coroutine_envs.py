@@ -346,8 +346,7 @@ def adapted(made: Any) -> Any:
     base, above = made, None
     while isinstance(base, gym.Wrapper):
         base, above = base.env, base
-    methods = [getattr(base, name, None) for name in ("reset", "step")]
-    found = [*map(inspect.iscoroutinefunction, methods)]
+    found = [inspect.iscoroutinefunction(getattr(base, name, None)) for name in ("reset", "step")]
     if not isinstance(base, gym.Env) or not any(found):
         return made
     awaited = Awaited(base, needs_no_thread=all(found))

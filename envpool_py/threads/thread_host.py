@@ -50,9 +50,10 @@ class ThreadEnd:
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
         self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self.items: deque[tuple[int, int, Any]] = deque()
+        self.items: deque[Any] = deque()
         self.is_over = self.is_abandoned = False
         self.publish, self.send = note, partial(note, look)
+        self.add: Callable[..., None] = lambda *item: self.items.append(item)
         self.cancelled: dict[int, float] = {}
         self.received = 0
         self.runner: coroutine_envs.Runner | None = None  # if the envs are in the event loop
@@ -81,9 +82,6 @@ class ThreadEnd:
         self.leave()
         self.received += 1
         return message
-
-    def add(self, token: int, status: int, value: Any) -> None:
-        self.items.append((token, status, value))
 
     def move(self, *runner: Any) -> None:
         """Go on in the event loop, in a ``Runner`` with these arguments."""
@@ -131,10 +129,8 @@ class EnvThread(EnvLoop):
 
     def is_cancelled(self) -> bool:
         """Whether the request is cancelled that the thread carries out."""
-        if not (cancelled := self._end.cancelled):
-            return False
-        env = -1 if self.heartbeat is None else self.heartbeat.env
-        return bool(cancelled.get(env, -1) >= self._end.received)
+        env = self.heartbeat.env if self._end.cancelled and self.heartbeat else -1
+        return bool(self._end.cancelled.get(env, -1) >= self._end.received)
 
     def close(self) -> None:
         self._end.enter()  # code of the envs runs, so the thread may be abandoned
