@@ -49,12 +49,10 @@ class Batches:
         objects = 0
         for n, array in enumerate(block.obs):
             if array is None:
-                values = [beside[i]["objects"][objects] for i in ids.tolist()]
+                kept: Any = block.targets[n]
+                values = [kept[i] if kept else beside[i]["objects"][objects] for i in ids.tolist()]
                 parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
                 objects += 1
-            elif isinstance(array, list):
-                values = [array[i] for i in ids.tolist()]
-                parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
             elif not whole:
                 parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
             else:
@@ -145,9 +143,8 @@ class Batches:
 
     def keep_last(self) -> None:
         """Keep copies of returned observations from now on, because a fault may spoil the row."""
-        count = self._block.spec.num_envs
         self._last = [
-            np.zeros_like(array) if isinstance(array, np.ndarray) else np.empty(count, object)
+            np.empty(self._block.spec.num_envs, object) if array is None else np.zeros_like(array)
             for array in self._block.obs
         ]
 

@@ -71,12 +71,11 @@ class Block:
         }
         self.spec = spec
         self.obs_leaves = spaces.leaves(spec.obs)
+        #: An array ``(num_envs, *shape)`` for each leaf; None for a leaf of objects.
+        self.obs: list[Array | None] = [arrays.get(f"obs {n}") for n in range(len(self.obs_leaves))]
         objects = [None] * spec.num_envs
-        #: An array ``(num_envs, *shape)`` for each leaf. Of objects a list; None: they are beside.
-        self.obs: list[Array | list[Any] | None] = [
-            arrays.get(f"obs {n}", objects.copy() if spec.local else None)
-            for n in range(len(self.obs_leaves))
-        ]
+        #: The same, with a list for each leaf of objects, if the block is local.
+        self.targets = [objects[:] if a is None and spec.local else a for a in self.obs]
         self.finals = [arrays[f"final {n}"] for n in range(len(self.obs_leaves)) if spec.finals]
         num_actions = len(spaces.leaves(spec.action))
         self.actions: list[Any] = [arrays.get(f"action {n}") for n in range(num_actions)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,13 +25,13 @@ def _rows_of(ids: Iterable[int], array: Array) -> list[Any]:
     return rows
 
 
-def flat_rows(leaf: Leaf, array: Any, ids: Iterable[int]) -> list[Any] | None:
+def flat_rows(leaf: Leaf, array: Array | None, ids: Iterable[int]) -> list[Any] | None:
     """Return a memoryview for each of these envs; it accepts only arrays of its shape and dtype.
 
     A store to it takes a third of the time of a store to an array. None if there is no such view;
     uint8 is excluded, because its view would accept ``bytes``.
     """
-    if leaf.dtype is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
+    if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
         return None
     if len(leaf.shape) != 1 or leaf.code is not None:
         return None
@@ -47,7 +48,7 @@ def writer_of(
 
     It raises TypeError or ValueError for a value that the arrays cannot hold without loss. Objects
     go to ``beside`` if there is no list for them. Messages call the value ``what``. ``arrays``
-    yields what ``Block.obs`` has for each leaf.
+    yields what ``Block.targets`` has for each leaf.
     """
     if spaces.is_leaf(layout):
         return _leaf_writer(layout, next(arrays), what, beside, ids)
@@ -90,9 +91,9 @@ def _leaf_writer(leaf: Leaf, array: Any, what: str, beside: Beside, ids: Iterabl
         cells, kind = array.data, dtype.type
 
         def write_number(i: int, value: Any) -> None:
-            if type(value) is kind:
-                cells[i] = value
-            else:
+            try:
+                cells[i] = value if type(value) is kind else operator.index(value)
+            except ordinary(TypeError, ValueError):
                 fit(i, value)
 
         return write_number

@@ -184,9 +184,10 @@ class Runner:
         while inbox.empty():
             self._arrival = self.loop.loop.create_future()
             try:
-                self._wait_for(self._arrival.__await__())
-            except CancelledError:  # of a time-out or a task group that the env has left open
+                self._switch(next(self._arrival.__await__()))
+            except self.loop.asyncio.CancelledError:  # of a time-out or group left open
                 self._owes_cancel = True
+                self._uncancel()
         return inbox.get()
 
     def run(self, coroutine: Any) -> Any:
@@ -219,8 +220,11 @@ class Runner:
             raise CancelledError(*raised.args).with_traceback(raised.__traceback__) from None
         finally:
             error = None  # it refers to this frame
-            while getattr(self._task, "uncancel", int)():  # Python 3.10 has no ``uncancel``
-                pass
+            self._uncancel()
+
+    def _uncancel(self) -> None:
+        while getattr(self._task, "uncancel", int)():  # Python 3.10 has no ``uncancel``
+            pass
 
     def call_in_thread(self, function: Callable[[], Any]) -> Any:
         """Return what a function returns that may block."""
@@ -296,22 +300,19 @@ def frames_of(coroutine: Any) -> list[tuple[FrameType, int]]:
     return found
 
 
-def _count(env: Any) -> int:
-    return sum(inspect.iscoroutinefunction(getattr(env, name, None)) for name in ("reset", "step"))
-
-
 def belongs_in_loop(env: Any) -> bool:
     """Whether ``reset`` and ``step`` of the base env are coroutine functions."""
-    while isinstance(env, gym.Wrapper):
+    while isinstance(env, gym.Wrapper) and not isinstance(env, Awaited):
         env = env.env
-    return _count(env) == 2
+    return isinstance(env, Awaited) and env.needs_no_thread
 
 
 class Awaited(gym.Wrapper[Any, Any, Any, Any]):
     """An env with coroutines as an env without: each call returns when its coroutine has ended."""
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
+    def __init__(self, env: gym.Env[Any, Any], *, needs_no_thread: bool) -> None:
         super().__init__(env)
+        self.needs_no_thread = needs_no_thread
         self._use = contextlib.ExitStack()
         self._use.enter_context(running())
 
@@ -345,9 +346,11 @@ def adapted(made: Any) -> Any:
     base, above = made, None
     while isinstance(base, gym.Wrapper):
         base, above = base.env, base
-    if not isinstance(base, gym.Env) or not _count(base):
+    found = [inspect.iscoroutinefunction(getattr(base, name, None)) for name in ("reset", "step")]
+    if not isinstance(base, gym.Env) or not any(found):
         return made
+    awaited = Awaited(base, needs_no_thread=all(found))
     if above is None:
-        return Awaited(base)
-    above.env = Awaited(base)  # type: ignore[attr-defined]
+        return awaited
+    above.env = awaited  # type: ignore[attr-defined]
     return made

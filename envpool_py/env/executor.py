@@ -109,7 +109,8 @@ class Executor:
         self.heartbeat = Heartbeat()
         self.env_id = 0
         self._make()
-        self._spaces = self.env_spaces()
+        #: Those of its first env; the next ones must have the same.
+        self.spaces = self.env_spaces()
         self.configure()
 
     def _make(self) -> None:
@@ -206,7 +207,7 @@ class Executor:
         if not isinstance(self._env_fn, Recreated):
             self._env_fn = Recreated(self._env_fn)
         self._make()
-        pairs = zip(EnvSpaces._fields, self._spaces, self.env_spaces(), strict=True)
+        pairs = zip(EnvSpaces._fields, self.spaces, self.env_spaces(), strict=True)
         for name, old, new in [pair for pair in pairs if pair[1] != pair[2]]:
             with suppressed():
                 self._close_env()

@@ -29,6 +29,7 @@ from envpool_py.env.block_io import actions_of, flat_rows, writer_of
 from envpool_py.env.end_forked_copies import FORKS, LOOPS, EndOfCopy, end_copy
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
+from envpool_py.env.info_codec import Packer
 from envpool_py.env.request import ASK, ID_MASK, KINDS, RESET, Request
 from envpool_py.interrupts import ordinary
 
@@ -51,8 +52,6 @@ class StepLoop:
         executors: the executor of each env, by id; an executor may replace its env.
         send: ``send(token, beside)`` takes the values of a result that the block cannot hold.
         fail: ``fail(token, kind, error)`` takes the error of a request of that kind, or raises it.
-        keep_info: ``keep_info(i, info)`` stores the info of a row and returns the number of its
-            form, see ``info_codec``; 0 if the info must go to ``send``.
         heartbeat: notes which env is being stepped.
     """
 
@@ -60,7 +59,6 @@ class StepLoop:
     _executors: Mapping[int, Executor]
     _send: Callable[[int, Beside], object]
     _fail: Callable[[int, str, BaseException], object]
-    _keep_info: Callable[[int, dict[str, Any]], int]
     _heartbeat: Heartbeat = field(default_factory=Heartbeat)
 
     def __post_init__(self) -> None:
@@ -68,7 +66,10 @@ class StepLoop:
         self._steps = False  # whether an env may be in its step
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
-        self._write = writer_of(block.spec.obs, iter(block.obs), "obs", self._beside, ids)
+        # Stores the info of a row; returns the number of its form, 0 if it must go to ``send``.
+        local = block.spec.local
+        self._keep_info = block.keep_info if local else Packer(*block.info_memory).pack
+        self._write = writer_of(block.spec.obs, iter(block.targets), "obs", self._beside, ids)
         if block.finals:
             finals, beside = iter(block.finals), self._beside
             self._write_final = writer_of(block.spec.obs, finals, "final_obs", beside, ids)

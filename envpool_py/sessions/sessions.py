@@ -133,7 +133,7 @@ class Sessions:
         self._pending: dict[int, asyncio.Future[Row]] = {}
         # When to stop a request, and what it has not done then; "": it was cancelled before.
         self._deadlines: dict[int, tuple[float, str]] = {}
-        self._first_deadline = self._polls_at = math.inf  # at the latest
+        self._first_deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
         self._entered = False
@@ -390,13 +390,13 @@ class Sessions:
 
     def _poll_at(self, when: float) -> None:
         """Poll at this time at the latest; a timer that is earlier stays."""
-        if when < self._polls_at:
+        if self._timer is None or when < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._polls_at, self._timer = when, self._loop.call_at(when, self._on_time)
+            self._timer = self._loop.call_at(when, self._on_time)
 
     def _on_time(self) -> None:
-        self._polls_at, self._timer = math.inf, None
+        self._timer = None
         self._poll()
 
     def _limit(self, i: int, seconds: float, fact: str = "") -> None:

@@ -25,7 +25,6 @@ from typing import Any
 from envpool_py.env import coroutine_envs, failures
 from envpool_py.env.block import Block
 from envpool_py.env.executor import Abandoned, Executor
-from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import snapshot
 from envpool_py.errors import name_ids
@@ -34,7 +33,7 @@ from envpool_py.worker.host import Exit, Life, RemoteHost, Send
 from envpool_py.worker.poller import QueuePoller
 from envpool_py.worker.supervisor import GRACE
 from envpool_py.worker.watchdog import stack_of_thread
-from envpool_py.worker.worker_loop import EnvLoop, serve
+from envpool_py.worker.worker_loop import EnvLoop, run_envs
 
 #: Seconds for which the caller waits until a thread has finished the row that it writes.
 _WRITES_FOR = 1.0
@@ -51,9 +50,10 @@ class ThreadEnd:
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
         self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self.items: deque[tuple[int, int, Any]] = deque()
+        self.items: deque[Any] = deque()
         self.is_over = self.is_abandoned = False
         self.publish, self.send = note, partial(note, look)
+        self.add: Callable[..., None] = lambda *item: self.items.append(item)
         self.cancelled: dict[int, float] = {}
         self.received = 0
         self.runner: coroutine_envs.Runner | None = None  # if the envs are in the event loop
@@ -82,9 +82,6 @@ class ThreadEnd:
         self.leave()
         self.received += 1
         return message
-
-    def add(self, token: int, status: int, value: Any) -> None:
-        self.items.append((token, status, value))
 
     def move(self, *runner: Any) -> None:
         """Go on in the event loop, in a ``Runner`` with these arguments."""
@@ -123,11 +120,8 @@ class EnvThread(EnvLoop):
     )
     _dump_error = staticmethod(lambda error, kind: (error, kind))
 
-    def _attach(self, block: Block) -> None:
-        end = self._end
-        row = block.heartbeats[self.ids[0]]
-        self.heartbeat = Heartbeat(row, end.enter, end.leave, limited=block.spec.timed)
-        self._make_loop(block, block.keep_info)
+    def _attach(self, block: Block, *_: Any) -> None:
+        super()._attach(block, self._end.enter, self._end.leave)
 
     def belongs_in_loop(self) -> bool:
         envs = [executor.env for executor in self._executors.values()]
@@ -135,7 +129,7 @@ class EnvThread(EnvLoop):
 
     def is_cancelled(self) -> bool:
         """Whether the request is cancelled that the thread carries out."""
-        env = -1 if self.heartbeat is None else self.heartbeat.env
+        env = self.heartbeat.env if self._end.cancelled and self.heartbeat else -1
         return bool(self._end.cancelled.get(env, -1) >= self._end.received)
 
     def close(self) -> None:
@@ -158,7 +152,7 @@ def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any] | None) -> None
                     go_on = partial(main, loop, end, None)
                     end.move(go_on, loop.is_cancelled, end.finish, name_ids(loop.ids))
                 else:
-                    serve(loop, end.receive, made=made)
+                    run_envs(loop, end.receive, made=made)
             except Abandoned:
                 loop.close()
     finally:

@@ -97,10 +97,8 @@ class HostGroup:
 
     def attach(self, spec: Spec) -> Block:
         """Make the block of all envs; every host writes rows into it from now on."""
-        if self.supervisor is None:
-            block = Block(spec._replace(local=True))
-        else:
-            block = self.supervisor.make_block(spec)
+        there = self.supervisor
+        block = there.make_block(spec) if there else Block(spec._replace(local=True))
         for host in self.local:
             host.attach(block)
         return block

@@ -58,9 +58,7 @@ class InlineHost:
         }
 
     def attach(self, block: Block) -> None:
-        self._loop = StepLoop(
-            block, self._executors, self._keep_beside, self._keep_error, block.keep_info
-        )
+        self._loop = StepLoop(block, self._executors, self._keep_beside, self._keep_error)
 
     def item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as RemoteHost
         return self._beside[token & (ID_MASK | ASK)]

@@ -30,7 +30,6 @@ from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import Executor, Recreated, claim_instance
 from envpool_py.env.failures import describe, line_of, pack_failure
 from envpool_py.env.heartbeat import Heartbeat
-from envpool_py.env.info_codec import Packer
 from envpool_py.env.request import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.interrupts import ordinary
@@ -90,7 +89,8 @@ def main(
         return Block(pickle.loads(spec), mmap.mmap(shared.memory, 0))  # noqa: S301 - from our parent
 
     try:
-        run_envs(EnvLoop(ids, end, {}, open_block), end.receive, env_fns)
+        loop = EnvLoop(ids, end, {}, open_block)
+        run_envs(loop, end.receive, made=loop.make_envs(env_fns))
     except ordinary(ConnectionError):  # the parent has ended, maybe before the pipe says so
         os.killpg(0, signal.SIGKILL)
     except BaseException as error:  # of a signal handler that an env has installed
@@ -153,7 +153,7 @@ class EnvLoop:
                 make = pickle.loads(make) if isinstance(make, bytes) else make  # noqa: S301
                 self._executors[i] = executor = Executor(Recreated(make) if again else make)
                 claim_instance(executor, i, self._claimed)
-                data = self._dump(executor.env_spaces(), "the spaces")
+                data = self._dump(executor.spaces, "the spaces")
                 if isinstance(data, bytes) and (digest := messages.digest(data)) in sent:
                     data = digest
                 elif isinstance(data, bytes):
@@ -166,28 +166,23 @@ class EnvLoop:
         self._end.send()
         return True
 
-    def _attach(self, block: Block) -> None:
-        self.heartbeat = Heartbeat(block.heartbeats[self.ids[0]], limited=block.spec.timed)
-        self._make_loop(block, Packer(*block.info_memory).pack)
-
-    def _make_loop(self, block: Block, keep_info: Callable[[int, dict[str, Any]], int]) -> None:
-        send, heartbeat = self._send_beside, self.heartbeat or Heartbeat()
-        self._loop = StepLoop(block, self._executors, send, self._fail, keep_info, heartbeat)
+    def _attach(self, block: Block, *functions: Callable[[], object]) -> None:
+        row, send = block.heartbeats[self.ids[0]], self._send_beside
+        self.heartbeat = beat = Heartbeat(row, *functions, limited=block.spec.timed)
+        self._loop = StepLoop(block, self._executors, send, self._fail, beat)
 
     def _carry_out(self, data: bytes, publish_after: float) -> None:
         """Carry out steps and plain resets; publish finished rows at intervals."""
         loop = self._loop
         assert loop is not None  # noqa: S101 - the parent attaches a block first
         tokens = memoryview(data).cast("q").tolist()
-        todo, start, left = iter(tokens), 0, len(tokens)
-        while left:
+        todo = iter(tokens)
+        while data:
             due = time.perf_counter() + publish_after if publish_after else 0.0
             loop.carry_out(tokens, todo, due)
-            left = length_hint(todo)
-            stop = len(data) - left * TOKEN_BYTES
-            # The answer to a request is its token.
-            self._end.publish(data[start:stop])
-            start = stop
+            done = len(data) - length_hint(todo) * TOKEN_BYTES
+            self._end.publish(data[:done])  # the answer to a request is its token
+            data = data[done:]
 
     def _answer(self, pairs: Sequence[tuple[int, bytes]]) -> None:
         """Carry out requests with arguments; publish finished ones at intervals."""
@@ -245,12 +240,7 @@ class EnvLoop:
         is_over.set()
 
 
-def run_envs(loop: EnvLoop, receive: Callable[[], Any], env_fns: Sequence[Any]) -> None:
-    """Make the envs; carry out requests until the parent closes the connection."""
-    serve(loop, receive, made=loop.make_envs(env_fns))
-
-
-def serve(loop: EnvLoop, receive: Callable[[], Any], *, made: bool) -> None:
+def run_envs(loop: EnvLoop, receive: Callable[[], Any], *, made: bool) -> None:
     """Carry out the parent's requests, one by one, if the envs were made; close the envs."""
     if made:
         handled = 0
