@@ -54,8 +54,7 @@ class EpisodeWriter:
 
     Args:
         path: the folder; it may exist, if it is empty or has no whole episode.
-        observation_space: of each env.
-        action_space: of each env.
+        observation_space, action_space: of each env.
         metadata: further facts to store; a dict that JSON can hold.
         append: True: add to the episodes that are there, also those of a run that was killed.
 
@@ -134,10 +133,9 @@ class EpisodeWriter:
         self._info_bytes += len(arrays["infos"])
 
     def close(self) -> None:
-        """Complete the metadata, and let others write here. Idempotent.
+        """Complete the metadata, and let others write here; a second call does nothing.
 
-        Raises:
-            OSError: the disk is full; the episodes stay.
+        OSError if the disk is full; the episodes stay.
         """
         if self._closed:
             return
@@ -254,9 +252,7 @@ def save(
 def earlier(folder: Path, *, append: bool = False) -> Episodes | None:
     """The episodes in a folder in which a writer is to write; None: there are none.
 
-    Raises:
-        FileExistsError: there are some, without ``append``.
-        ValueError: the folder holds something else.
+    FileExistsError if there are some, without ``append``; ValueError if it holds something else.
     """
     if not folder.is_dir() or all(file.suffix == ".tmp" for file in folder.iterdir()):
         return None
@@ -269,10 +265,7 @@ def earlier(folder: Path, *, append: bool = False) -> Episodes | None:
 
 
 class _Lock:
-    """Locks a folder until ``release``, until it is deleted, or until the process ends.
-
-    BlockingIOError if another writer has locked it.
-    """
+    """Locks a folder until ``release`` or the end of the process; else BlockingIOError."""
 
     def __init__(self, folder: Path) -> None:
         self.release: Callable[[], object] = lambda: None
