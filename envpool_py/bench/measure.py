@@ -111,8 +111,7 @@ class Results:
 def carry_out(job: Job) -> list[Measurement]:
     """Measure in a fresh process, one measurement for each of ``job.callers``.
 
-    Raises:
-        MeasurementError: the process failed or took too long, or the env can't be sent to it.
+    MeasurementError if it fails or takes too long, or the env can't be sent to it.
     """
     limit = 120.0 + 3 * job.seconds * len(job.callers)  # imports, start and end take time too
     path = os.pathsep.join(filter(None, sys.path))
@@ -127,11 +126,7 @@ def carry_out(job: Job) -> list[Measurement]:
 
 
 def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: str) -> Any:
-    """The JSON that a command writes to stdout within so many seconds; ``given`` is its stdin.
-
-    Raises:
-        MeasurementError: the process failed or took too long.
-    """
+    """The JSON that a command writes within so many seconds, with this stdin; MeasurementError."""
     # Files, not pipes: a program that an env has started may hold its end of a pipe open.
     file = tempfile.TemporaryFile
     with file() as question, file() as answer, file() as complaints:
@@ -203,10 +198,7 @@ def _computation(
 def step_batches(
     running: Running, computation: Callable[[int], object], num_envs: int, seconds: float
 ) -> Measurement:
-    """Step batches until the time is over, one that has a step at least.
-
-    ``computation`` is called before each batch with the number of rows of the batch before.
-    """
+    """Step batches for so long; each gives ``computation`` the number of rows of the one before."""
     clock = time.perf_counter
     steps, rows, took = 0, num_envs, array("d")
     started = now = clock()
