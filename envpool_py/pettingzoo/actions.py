@@ -17,12 +17,10 @@ from envpool_py.pettingzoo.convert import unknown_agent
 def action_columns(
     own: AgentSpaces, actions: Any, ids: list[int], alive: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """Return the actions of a batch as a column per agent, with zeros for agents not alive.
+    """The actions of a batch as a column per agent, with zeros for agents not ``alive`` ``(k, n)``.
 
-    ``own`` are the spaces of all agents; ``actions`` is ``{agent: k actions}``, or a sequence of
-    ``k`` dicts ``{agent: action}``; ``ids`` are the ``k`` envs, for messages; ``alive``,
-    ``(k, len(own))``, says which agents must act. TypeError if ``actions`` have another form,
-    ValueError for an unknown agent, an action missing or in excess, or another count.
+    ``actions`` are as in ``ParallelVectorEnv.step``, of the ``k`` envs ``ids``. TypeError for
+    another form, ValueError for an unknown agent, an action missing or in excess, or another count.
     """
     if not isinstance(actions, Mapping):
         actions = _by_agent(own, actions, ids, alive)
@@ -54,8 +52,7 @@ def _filled(space: gym.Space[Any], actions: Any) -> Any:
     if any(action is None for action in actions):
         zeros = blank(space)
         actions = [zeros if action is None else action for action in actions]
-    is_tree = not spaces.is_leaf(layout)
-    if not is_tree or (isinstance(layout, tuple) and isinstance(actions, tuple)):
+    if spaces.is_leaf(layout) or (isinstance(layout, tuple) and isinstance(actions, tuple)):
         return actions  # one leaf, or a tuple of columns already
     rows = [spaces.split(layout, action, "action") for action in actions]
     leaves = range(len(spaces.leaves(layout)))
@@ -67,24 +64,19 @@ def _by_agent(
 ) -> dict[str, list[Any]]:
     """Convert a dict of actions per env, of live agents only, to a list of actions per agent."""
     if isinstance(actions, (str, bytes)) or not hasattr(actions, "__len__"):
-        raise TypeError(
-            f"actions: got a {type(actions).__name__};"
-            " pass a dict {agent: k actions} or a sequence of k dicts {agent: action}"
-        )
+        forms = "a dict {agent: k actions} or a sequence of k dicts {agent: action}"
+        raise TypeError(f"actions: got a {type(actions).__name__}; pass {forms}")
     if len(actions) != len(ids):
         raise ValueError(f"got {len(actions)} actions for {len(ids)} envs")
     for i, row, acts in zip(ids, actions, alive.tolist(), strict=True):
         if not isinstance(row, Mapping):
-            raise TypeError(
-                f"env {i}: actions must be a dict {{agent: action}}, got {type(row).__name__}"
-            )
+            text = f"actions must be a dict {{agent: action}}, got {type(row).__name__}"
+            raise TypeError(f"env {i}: {text}")
         for agent in row:
             if agent not in own:
                 raise ValueError(f"env {i}: {unknown_agent(agent, own)}")
         for agent, act in zip(own, acts, strict=True):
             if not act and row.get(agent) is not None:
-                raise ValueError(
-                    f"env {i}: an action for agent {agent!r}, which is not alive; leave it out, or"
-                    " pass None"
-                )
+                text = f"an action for agent {agent!r}, which is not alive; leave it out"
+                raise ValueError(f"env {i}: {text}, or pass None")
     return {agent: [row.get(agent) for row in actions] for agent in own}

@@ -201,13 +201,11 @@ class ParallelVectorEnv(PoolAdapter):
         """Reset envs and wait for all of them; the agents of an env share its seed.
 
         Return the observations and the info, as of ``step``, with rows in the order of the ids.
+        EnvError if an env raised; IndexError, TypeError or ValueError for wrong ids, seed, options.
         """
         obs, infos = self.pool.reset(env_id, id=id, seed=seed, options=options)
-        flags = np.zeros(len(infos), dtype=np.bool_)
-        batch = self._by_agent(
-            (obs, np.zeros((len(infos), len(self._spaces))), flags, flags, infos)
-        )
-        return batch[0], batch[4]
+        flags, rewards = np.zeros(len(infos), np.bool_), np.zeros((len(infos), len(self._spaces)))
+        return self._by_agent((obs, rewards, flags, flags, infos))[::4]
 
     def step(self, actions: Any, id: Ids = None, *, env_id: Ids = None) -> AgentStep:
         """Step envs; in async mode: send the actions, and return the next partial batch.
@@ -252,7 +250,7 @@ class ParallelVectorEnv(PoolAdapter):
         self.pool.send(self._checked(actions, ids), ids)
 
     def recv(self) -> AgentStep:
-        """The next batch of rows, of steps and resets in flight, as ``step(None)``."""
+        """The next batch of what is in flight, in the form of ``step``; ValueError: nothing is."""
         return self._by_agent(self.pool.recv())
 
     async def recv_async(self) -> AgentStep:
@@ -296,7 +294,7 @@ class ParallelVectorEnv(PoolAdapter):
         return spaces.stack_objects(states, spaces.Leaf((), (), None, stacked=True))
 
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
-        """Seed all envs, each by one reset whose observation is dropped, and the action spaces."""
+        """Seed all envs, each by one reset without observation; return ``[[s0], [s1], ...]``."""
         seeds = self.pool.seed(seed)
         self._alive[:] = self.pool.get_env_attr("alive")
         return seeds
@@ -323,12 +321,10 @@ class ParallelVectorEnv(PoolAdapter):
         self.pool._inner.check_free(ids)
         alive = self._alive[ids]
         if self.autoreset_mode is None:
-            over = ids[~alive.any(axis=1)]
-            if len(over):
-                raise ResetNeeded(
-                    f"{name_ids(over.tolist())}: no agent is alive; reset before step, or pass"
-                    ' autoreset_mode="same_step"'
-                )
+            over = ids[~alive.any(axis=1)].tolist()
+            if over:
+                hint = 'reset before step, or pass autoreset_mode="same_step"'
+                raise ResetNeeded(f"{name_ids(over)}: no agent is alive; {hint}")
         return action_columns(self._spaces, actions, ids.tolist(), alive)
 
     def _by_agent(self, batch: StepResult) -> AgentStep:
@@ -370,13 +366,10 @@ class ParallelVectorEnv(PoolAdapter):
         if self._restarts:
             info["env_error"] = spaces.objects([each.get("env_error") for each in infos])
         if self.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP:
-            finals = [each if "final_obs" in each else None for each in infos]
-            info["final_obs"] = spaces.objects(
-                [each and each["final_obs"][AGENTS] for each in finals]
-            )
-            info["final_infos"] = spaces.objects(
-                [each and each.get("final_info", {}).get(INFOS, {}) for each in finals]
-            )
+            ended = [each if "final_obs" in each else None for each in infos]
+            last = [each and each["final_obs"][AGENTS] for each in ended]
+            last_infos = [each and each.get("final_info", {}).get(INFOS, {}) for each in ended]
+            info["final_obs"], info["final_infos"] = map(spaces.objects, (last, last_infos))
         return obs, self._columns(reward.copy()), terminations, truncations, info
 
     def _columns(self, matrix: Array) -> ByAgent:

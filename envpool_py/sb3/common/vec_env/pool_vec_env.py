@@ -59,11 +59,9 @@ class OverPool(PoolAdapter, VecEnv):
 
     def _assert_no_rollout(self) -> None:
         if self.in_rollout and self.pool.waiting_id:
-            raise AlreadyPendingCallError(
-                "other envs make their steps already, by AsyncRollouts; a callback must not use"
-                " the envs here: call it in _on_rollout_start or _on_rollout_end",
-                "step_async",
-            )
+            text = "other envs make their steps already, by AsyncRollouts; a callback must not use"
+            where = "the envs here: call it in _on_rollout_start or _on_rollout_end"
+            raise AlreadyPendingCallError(f"{text} {where}", "step_async")
 
     def _send(self, actions: Any) -> None:
         self.pool.send(actions)
@@ -276,7 +274,10 @@ class PoolVecEnv(OverPool):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
-        """As above, but ``"reset"`` resets these envs alone, through the pool."""
+        """Call a method of the envs; ``"reset"`` returns ``(obs, info)`` of these alone.
+
+        ``"step"`` and ``"close"`` are a ValueError, errors of the method an EnvError.
+        """
         if method_name == "reset" and not method_args:
             return self._ask(indices, lambda ids: self._reset_some(ids, **kwargs))
         return super().env_method(method_name, *method_args, indices=indices, **kwargs)
