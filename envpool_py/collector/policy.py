@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from envpool_py.env.common_spec import missing_space
 from envpool_py.pool.base import BaseVectorEnv
 
 #: How many actions of an env the random policy draws at a time.
@@ -123,7 +124,7 @@ class RandomPolicy:
         self._actions = []
         for i, space in enumerate(pool.action_space):
             if space is None:
-                raise ValueError(f"env {i} declares no action space, so no action can be drawn")
+                raise ValueError(missing_space(i, "action_space"))
             # A stream of its own: with the env's seed it would repeat what the env itself draws.
             state = np.random.SeedSequence(seed, spawn_key=(i,)).generate_state(1, np.uint64)
             self._actions.append(_Actions(space, int(state[0])))

@@ -22,7 +22,7 @@ from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
-from envpool_py.env.common_spec import UnequalSpacesError
+from envpool_py.env.common_spec import UnequalSpacesError, missing_space
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, as_columns, layout_of, map_tree, objects, snapshot
 from envpool_py.env_ids import IdArray
@@ -177,8 +177,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         spaces: Any = copy_.deepcopy((self.pool.observation_space, self.pool.action_space))
         for name, found in zip(("observation", "action"), spaces, strict=True):
             if None in found:
-                i = found.index(None)
-                raise TypeError(f"env {i}: {name}_space is missing; a VectorEnv needs it")
+                raise TypeError(missing_space(found.index(None), f"{name}_space"))
         envs: Any = (
             SimpleNamespace(**first, observation_space=obs, action_space=action, close=bool)
             for obs, action in zip(*spaces, strict=True)
@@ -375,7 +374,6 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         pool._inner.check_returned(self._ids)  # a signal handler may have raised
 
     def _keep(self, ids: Array, batch: Sequence[Any]) -> None:
-        """Keep these rows, with the latest of all other envs."""
         rows = (_columns(self._layout, batch[0]), *batch[1:])
         if ids is self._all:
             self._rows = rows
@@ -383,7 +381,6 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
             self._rows = map_tree(functools.partial(_put, ids), self._rows, rows)
 
     def _batch(self, ids: Array) -> Step:
-        """What ``step`` returns, with the infos of these envs."""
         obs, reward, terminated, truncated, infos = self._rows
         obs = map_tree(lambda part: tuple(part) if part.dtype == object else part, obs)
         obs = snapshot(obs) if self.copy else obs

@@ -227,8 +227,8 @@ def test_a_process_that_ends_is_always_replaced(place, mode):
         return len(killed)
 
     fns = [functools.partial(FailingEnv, tag) for tag in range(3)]
-    options = {"max_restarts": None, "restart_backoff": 1e-3}
-    with PLACES[place](fns, on_error=mode, **options) as pool:
+    unlimited = {"max_restarts": None} if mode == "restart" else {}
+    with PLACES[place](fns, on_error=mode, restart_backoff=1e-3, **unlimited) as pool:
         killed = asyncio.run(run(pool))
         fine(pool)
         assert pool.restarts.sum() >= killed

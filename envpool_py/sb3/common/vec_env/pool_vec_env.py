@@ -15,6 +15,7 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from envpool_py.env import spaces
+from envpool_py.env.common_spec import missing_space
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
@@ -68,7 +69,6 @@ class OverPool(PoolAdapter, VecEnv):
         self._stepping = True
 
     def _received(self) -> Any:
-        """The rows of all envs, in order."""
         if not self._stepping and not self.pool.is_closed:
             text = "step_wait: no step is pending; step_async(actions) begins one"
             raise NoAsyncCallError(text, "step_wait")
@@ -153,7 +153,6 @@ class OverPool(PoolAdapter, VecEnv):
         return self.pool.render()
 
     def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
-        """Ask the env of each row, every env once."""
         ids = [self._env_of(row) for row in self._get_indices(indices)]
         self._assert_no_step()
         distinct = list(dict.fromkeys(ids))
@@ -161,7 +160,6 @@ class OverPool(PoolAdapter, VecEnv):
         return [answers[i] for i in ids]
 
     def _env_of(self, row: int) -> int:
-        """The env of a row."""
         return row
 
 
@@ -190,6 +188,7 @@ class PoolVecEnv(OverPool):
         own: list[Any] = [pool.single_observation_space, pool.single_action_space]
         for name, space in zip(("observation_space", "action_space"), own, strict=True):
             text = f"env 0: {name} is {space!r}, but a Gymnasium space is needed"
+            text = missing_space(0, name) if space is None else text
             require(isinstance(space, gym.Space), text)
         self.pool = pool
         self._layout = spaces.layout_of(own[0])
