@@ -74,7 +74,6 @@ class Measurement(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Steps per second."""
         return self.steps / self.seconds
 
 
@@ -100,11 +99,9 @@ class Results:
         return [each for each in self.measured[setting] if each.caller == caller]
 
     def rate(self, setting: Setting, caller: Caller) -> float:
-        """Steps per second, the median."""
         return median(each.rate for each in self.of(setting, caller))
 
     def ranked(self, caller: Caller) -> list[Setting]:
-        """The settings, the fastest first."""
         return sorted(self.measured, key=lambda setting: -self.rate(setting, caller))
 
 

@@ -62,7 +62,6 @@ class Setting(NamedTuple):
 
     @property
     def in_threads(self) -> bool:
-        """Whether each env has its own thread."""
         return self.pool == "thread"
 
     @property

@@ -79,7 +79,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Write the facts that have a value to stdout."""
     failed = facts["failed"]
     shown = {
         "episodes": exact(facts["episodes"]),
@@ -199,7 +198,6 @@ def _collect(
 
 
 def _connect_to_ray(address: str | None) -> None:
-    """Connect to the cluster, or start one here."""
     try:
         import ray  # noqa: PLC0415 - an extra
     except ImportError:

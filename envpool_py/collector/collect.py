@@ -21,7 +21,6 @@ from typing_extensions import Self
 from envpool_py import seeding
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_buffer import EpisodeBuffer, OpenRows, stacked, widened
-from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import (
     Policy,
     PolicyWithInfos,
@@ -121,7 +120,7 @@ class AsyncCollector:
         self.num_started = self.num_episodes = 0
         num_envs = len(pool)
         self._same_step = pool.autoreset_mode is AutoresetMode.SAME_STEP
-        self._seeds = EpisodeSeeds(pool, seeding.per_env(seed, range(num_envs)))
+        self._seeds = _EpisodeSeeds(pool, seeding.per_env(seed, range(num_envs)))
         self._keep_infos = [keep_infos] if isinstance(keep_infos, str) else keep_infos
         self._episode = np.full(num_envs, -1)
         self._finished_steps = np.zeros(num_envs, np.int64)
@@ -293,7 +292,6 @@ class AsyncCollector:
                 self._check_unused(used)
 
     def _ended(self, batch: _Batch) -> list[Episode]:
-        """Store a batch, and take out the episodes that end with it."""
         self._buffer.add(batch.ids, batch.seen, batch.rewards)
         return [self._finish(batch, int(k)) for k in np.flatnonzero(batch.ends)]
 
@@ -415,7 +413,6 @@ class AsyncCollector:
         )
 
     def _start(self, env_ids: Sequence[int]) -> None:
-        """Send the resets of new episodes."""
         if len(env_ids):
             self.pool.send_reset(list(env_ids), seed=self._seeds.take(env_ids))
             self._resetting[list(env_ids)] = True
@@ -451,7 +448,6 @@ class AsyncCollector:
         return acting
 
     def _act_on(self, batch: _Batch, acting: NDArray[np.bool_], rows: OpenRows) -> None:
-        """Send actions to the envs of the rows ``acting``."""
         if acting.any():
             which = slice(None) if acting.all() else acting  # no copy of a whole batch
             obs = spaces.take(batch.obs, which)
@@ -532,6 +528,37 @@ class AsyncCollector:
         self._last = OpenRows(len(self.pool), seen, actions)
         self._resetting = np.zeros(len(self.pool), dtype=np.bool_)
         self._pending, self._num_pending, self._left = deque(), 0, None
+
+
+class _EpisodeSeeds:
+    """The seeds of the envs and of their running episodes.
+
+    Attributes:
+        of_env: by env, the seed of its first episode, or that of which the pool makes all others.
+        of_episode: by env, the seed of its last reset.
+    """
+
+    def __init__(self, pool: BaseVectorEnv, seeds: list[int | None]) -> None:
+        self._inner = pool._inner
+        self._unused = dict(enumerate(seeds))
+        self.of_env = list(seeds)
+        self.of_episode: list[int | None] = [None] * len(seeds)
+
+    def take(self, env_ids: Sequence[int]) -> list[int | None]:
+        """The seeds for resets of these envs: each env's only once."""
+        for i in env_ids:
+            self.of_episode[i] = self._unused.pop(i, None)
+        return [self.of_episode[i] for i in env_ids]
+
+    def begin(self, env_ids: Sequence[int]) -> None:
+        """The episodes of these envs have begun, and their first rows are there."""
+        options = self._inner.env_options
+        for i in env_ids:
+            root, episode = self._inner.episode_of(i)
+            if options.episode_seeds and root is not None:
+                self.of_env[i], self.of_episode[i] = root, seeding.of_episode(root, episode)
+            elif options.reset_fn is not None and self.of_episode[i] is None:
+                self.of_episode[i], _ = options.reset_fn(i, episode)
 
 
 def common_layout(env_spaces: list[Any]) -> Any:

@@ -131,7 +131,6 @@ class EpisodeBuffer(OpenRows):
         )
 
     def _make_room(self) -> None:
-        """Put the full blocks aside."""
         rewards = [self._rewards] if self._rewards else []
         columns = [*self._seen, *self._actions, *(self._extras or {}).values(), *rewards]
         full = self._row == self._start + self._size

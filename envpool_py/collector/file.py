@@ -154,7 +154,6 @@ class EpisodeWriter:
         self.close()
 
     def _arrays(self, episode: Episode) -> dict[str, NDArray[Any]]:
-        """What is stored of an episode, by the names of the columns, in their dtypes."""
         env, steps = f"env {episode.env_id}: ", len(episode)
         arrays: dict[str, NDArray[Any]] = {}
         for what, tree, rows in (
@@ -195,7 +194,6 @@ class EpisodeWriter:
         return arrays
 
     def _entry(self, episode: Episode, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """The row of the episode in the index."""
         seeds = [NO_SEED if s is None else s for s in (episode.env_seed, episode.seed)]
         if max(seeds) >= 1 << 63:
             raise ValueError(f"seed must be below 2**63 to be stored, got {max(seeds)}")

@@ -309,7 +309,6 @@ def _check_head(head: Any) -> None:
 
 
 def _read_folder(folder: Path, *, mmap: bool) -> Episodes:
-    """The whole episodes of a folder."""
     require((folder / METADATA).exists(), "not a folder of episodes: it has no metadata.json")
     with field("damaged"):
         head = read_json(folder / METADATA)

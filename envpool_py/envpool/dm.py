@@ -79,7 +79,6 @@ def _state(env_id: Any, obs: Any, info: dict[str, Any]) -> Any:
 
 
 def _is_name(key: Any) -> bool:
-    """Whether a named tuple can have a field of this name."""
     name = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
     return name and not keyword.iskeyword(key)
 
@@ -90,7 +89,6 @@ def _type_of(name: str, fields: tuple[str, ...]) -> Any:
 
 
 def _as_spec(space: Any, name: str) -> Any:
-    """A space as ``dm_env.specs``; Dict and Tuple as a dict and a tuple of them."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _as_spec(each, key) for key, each in space.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -144,7 +144,6 @@ class EnvPool(PoolAdapter):
         return np.stack(images) if mode == "rgb_array" else None
 
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
-        """Reset these envs by ``call``, also those in flight."""
         ids = resolve(env_id, self.num_envs)
         self.pool.cancel(ids)
         if seed is None and any(one is not None for one in self._seeds[ids]):
@@ -154,7 +153,6 @@ class EnvPool(PoolAdapter):
         return result
 
     def _actions(self, action: Any, env_id: Ids) -> tuple[Any, Ids]:
-        """Actions and ids for the pool."""
         if isinstance(action, dict) and "env_id" in action:
             env_id, action = action["env_id"], action["action"]
         if action is None:
@@ -162,7 +160,6 @@ class EnvPool(PoolAdapter):
         return action, env_id
 
     def _convert(self, batch: Sequence[Any], ids: IdArray, *, reset: bool = False) -> TimeStep:
-        """A batch of the pool in EnvPool's form."""
         env_id, infos = ids.astype(np.int32), batch[4]
         elapsed = self._elapsed[ids] + np.int32(1)
         info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}

@@ -194,7 +194,6 @@ class PettingZooEnv(_Base):  # type: ignore[misc]
         return row
 
     def _is_dead(self) -> bool:
-        """Whether the agent to act is dead."""
         env = self._direct
         agent = env.agent_selection
         return bool(env.terminations[agent] or env.truncations[agent])

@@ -115,7 +115,6 @@ class AsyncRollouts:
 
     @classmethod
     def _check_loop(cls) -> None:
-        """Raise TypeError unless the algorithm's ``collect_rollouts`` is one that is known."""
         after = cls.__mro__[cls.__mro__.index(AsyncRollouts) + 1 :]
         name = cls.__name__
         if OnPolicyAlgorithm not in after:
@@ -287,7 +286,6 @@ class _Steps:
         return ids
 
     def _act(self, ids: NDArray[np.intp]) -> None:
-        """Choose the actions of these envs and send them."""
         model, begun = self._model, time.perf_counter()
         if len(ids) == self._num_envs:
             ids = self._everyone

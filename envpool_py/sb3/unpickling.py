@@ -42,7 +42,6 @@ class Part:
     name: str
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Take the arguments of any class, and ignore them."""
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:

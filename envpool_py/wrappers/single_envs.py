@@ -190,7 +190,6 @@ class AtariInfo(gym.Wrapper[ObsType, ActType, ObsType, ActType], gym.utils.Recor
 
 
 def _require_env(env: object) -> None:
-    """Raise a TypeError unless a wrapper can wrap this."""
     if not isinstance(env, gym.Env):
         raise TypeError(f"env: got {env!r}, but the wrapper needs a gymnasium.Env")
 

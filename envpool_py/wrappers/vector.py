@@ -179,7 +179,6 @@ def is_last(info: dict[str, Any]) -> bool:
 
 
 def _stack_like(batch: Any, rows: list[Any]) -> Any:
-    """Stack single observations into a batch of the form of ``batch``."""
 
     def stack(like: Any, *values: Any) -> Any:
         if like.dtype == object or any(np.shape(value) != like.shape[1:] for value in values):

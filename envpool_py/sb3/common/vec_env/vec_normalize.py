@@ -101,7 +101,6 @@ class VecNormalize(ObservationWrapper):
             self.obs_rms = RunningMeanStd(shape=part.shape)
 
     def _normalized_space(self, space: Any, key: str = "") -> Any:
-        """The space of normalized observations."""
         text = (
             f"observation_space{key} is {space}: VecNormalize only supports Box; explicitly pass"
             " the observation keys of a Dict in norm_obs_keys"
@@ -268,7 +267,6 @@ def _statistics_in(state: Mapping[str, Any]) -> list[Any]:
 
 
 def _of_archive(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
-    """The settings and the statistics of an .npz file."""
     with field(f"{path}: damaged"):
         arrays = read_archive(path)
         with field("settings"):
