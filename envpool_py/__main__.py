@@ -1,5 +1,5 @@
 """``python -m envpool_py``: the command line."""
 
-import runpy
+import importlib
 
-runpy.run_module("envpool_py.cli", run_name="__main__", alter_sys=True)
+raise SystemExit(importlib.import_module("envpool_py.cli").main())

@@ -192,8 +192,8 @@ class RecoveryOptions:
             raise ValueError(f"restart_backoff must be 0 or more, got {self.restart_backoff}")
         if self.on_restart is not None and not callable(self.on_restart):
             raise TypeError(f"on_restart must be callable, got {type(self.on_restart).__name__}")
-        if self.on_error == "raise" and self.on_restart is not None:
-            raise ValueError("on_restart is never called with on_error='raise'; pass 'restart'")
+        if self.on_error == "raise" and (self.on_restart is not None or self.max_restarts != 10):
+            raise ValueError("max_restarts and on_restart need on_error='restart'")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,10 +229,8 @@ class ProcessOptions:
         if self.caller_steps and self.fresh_process:
             raise ValueError("fresh_process: the caller has one process; pass caller_steps=False")
         if self.caller_steps and self.step_timeout is not None:
-            raise ValueError(
-                "step_timeout: an env that the caller steps cannot be killed; pass"
-                " caller_steps=False"
-            )
+            text = "an env that the caller steps cannot be killed; pass caller_steps=False"
+            raise ValueError(f"step_timeout: {text}")
 
     def given(self) -> list[str]:
         fields = dataclasses.fields(self)
@@ -261,10 +259,8 @@ def split(keywords: Mapping[str, Any]) -> AllOptions:
         *(cls(**{k: v for k, v in keywords.items() if k in cls.__annotations__}) for cls in CLASSES)
     )
     if options.pool.record is not None and options.env.reset_fn is not None:
-        raise ValueError(
-            "record: not possible with reset_fn, because a record cannot hold what the function"
-            " returned; use episode_seeds=True, or pass seeds and options to reset()"
-        )
+        text = "because a record cannot hold what the function returned; use episode_seeds=True"
+        raise ValueError(f"record: not possible with reset_fn, {text}, or pass seeds to reset()")
     if options.env.recycle is not None and options.processes.fresh_process:
         if options.pool.record is not None:
             raise ValueError("record: not possible with recycle and fresh_process; drop one")

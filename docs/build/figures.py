@@ -375,7 +375,7 @@ def _rows(*words: str, python: str = sys.executable) -> Any:
 def _bench(names: dict[str, str], *words: str) -> dict[str, float]:
     """Medians of ``envpool-py bench``, and the gains of the pool called ``ours``."""
     backends = [word for name in names for word in ("--backend", name)]
-    rows = _rows("-m", "envpool_py.cli", "bench", *words, *backends)
+    rows = _rows("-m", "envpool_py", "bench", *words, *backends)
     rates: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         rates[names[row["pool"]]].append(row["steps"] / row["seconds"])

@@ -74,7 +74,6 @@ class Measurement(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Steps per second."""
         return self.steps / self.seconds
 
 
@@ -100,19 +99,16 @@ class Results:
         return [each for each in self.measured[setting] if each.caller == caller]
 
     def rate(self, setting: Setting, caller: Caller) -> float:
-        """Steps per second, the median."""
         return median(each.rate for each in self.of(setting, caller))
 
     def ranked(self, caller: Caller) -> list[Setting]:
-        """The settings, the fastest first."""
         return sorted(self.measured, key=lambda setting: -self.rate(setting, caller))
 
 
 def carry_out(job: Job) -> list[Measurement]:
     """Measure in a fresh process, one measurement for each of ``job.callers``.
 
-    Raises:
-        MeasurementError: the process failed or took too long, or the env can't be sent to it.
+    MeasurementError if it fails or takes too long, or the env can't be sent to it.
     """
     limit = 120.0 + 3 * job.seconds * len(job.callers)  # imports, start and end take time too
     path = os.pathsep.join(filter(None, sys.path))
@@ -127,11 +123,7 @@ def carry_out(job: Job) -> list[Measurement]:
 
 
 def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: str) -> Any:
-    """The JSON that a command writes to stdout within so many seconds; ``given`` is its stdin.
-
-    Raises:
-        MeasurementError: the process failed or took too long.
-    """
+    """The JSON that a command writes within so many seconds, with this stdin; MeasurementError."""
     # Files, not pipes: a program that an env has started may hold its end of a pipe open.
     file = tempfile.TemporaryFile
     with file() as question, file() as answer, file() as complaints:
@@ -203,10 +195,7 @@ def _computation(
 def step_batches(
     running: Running, computation: Callable[[int], object], num_envs: int, seconds: float
 ) -> Measurement:
-    """Step batches until the time is over, one that has a step at least.
-
-    ``computation`` is called before each batch with the number of rows of the batch before.
-    """
+    """Step batches for so long; each gives ``computation`` the number of rows of the one before."""
     clock = time.perf_counter
     steps, rows, took = 0, num_envs, array("d")
     started = now = clock()

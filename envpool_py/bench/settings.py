@@ -62,7 +62,6 @@ class Setting(NamedTuple):
 
     @property
     def in_threads(self) -> bool:
-        """Whether each env has its own thread."""
         return self.pool == "thread"
 
     @property
@@ -132,8 +131,8 @@ def start(setting: Setting, env_fns: Sequence[Callable[[], Any]], batches: list[
     if setting.pool == SYNC:
         return _run_gymnasium(gym.vector.SyncVectorEnv(env_fns), actions)
     if setting.pool == ASYNC:
-        context = setting.context
-        return _run_gymnasium(gym.vector.AsyncVectorEnv(env_fns, context=context), actions)
+        pool = gym.vector.AsyncVectorEnv(env_fns, context=setting.context)
+        return _run_gymnasium(pool, actions)
     return _run_pool(make_pool(setting, env_fns), actions)
 
 

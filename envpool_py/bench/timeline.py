@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
+from envpool_py.env.common_spec import missing_space
+from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
 
 #: What an env is doing, and the caller between a batch and the next request.
@@ -71,6 +73,8 @@ def record(
     """
     pool.reset(seed=0)
     spaces: list[Any] = pool.action_space
+    if None in spaces:
+        raise EnvError(missing_space(spaces.index(None), "action_space"), [spaces.index(None)])
     ids: list[int] = list(range(len(pool)))
     sent: dict[int, float] = {}
     requests: list[list[tuple[float, float]]] = [[] for _ in ids]  # of each env: sent, returned

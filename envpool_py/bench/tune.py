@@ -75,11 +75,7 @@ def try_settings(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[float, Setting]]:
-    """Measure settings, more partial batches, and the best again, until the time is over.
-
-    Yields:
-        The seconds that are over, and the setting that is measured next; ``results`` gets all.
-    """
+    """Measure settings, partial batches, and the best again; yield the time and what is next."""
     started = clock()
     each = min(max(seconds / 40, 0.1), 2.0)  # of one measurement
 

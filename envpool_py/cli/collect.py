@@ -23,12 +23,7 @@ from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import figures, separated, show_table
-from envpool_py.collector import (
-    AsyncCollector,
-    EpisodeWriter,
-    Policy,
-    RandomPolicy,
-)
+from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
 from envpool_py.env.executor import Recreated
 from envpool_py.env.failures import describe
 from envpool_py.errors import EnvError
@@ -84,7 +79,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """Write the facts that have a value to stdout."""
     failed = facts["failed"]
     shown = {
         "episodes": exact(facts["episodes"]),
@@ -105,8 +99,7 @@ def _show(facts: dict[str, Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     _complete(args)
     facts: dict[str, Any] = {"env": args.env, "seed": args.seed}
-    writer: EpisodeWriter | None = None
-    status = 0
+    writer, status = None, 0
     try:
         with _pool(args) as pool:
             policy = _policy(args, pool)
@@ -151,10 +144,7 @@ def _collect(
     writer: EpisodeWriter | None,
     facts: dict[str, Any],
 ) -> int:
-    """Collect and write until the limit, an interrupt or an error; returns the exit status.
-
-    The summary is added to ``facts`` in any case.
-    """
+    """Collect and write; add the summary to ``facts`` in any case; return the exit status."""
     returns: list[float] = []  # the parts of a vector reward are added up
     lengths: list[int] = []
     failed = 0
@@ -208,7 +198,6 @@ def _collect(
 
 
 def _connect_to_ray(address: str | None) -> None:
-    """Connect to the cluster, or start one here."""
     try:
         import ray  # noqa: PLC0415 - an extra
     except ImportError:

@@ -45,10 +45,7 @@ _Check: TypeAlias = tuple[str, Callable[[Any], Iterable[Finding]]]
 
 
 def stages_beside(env_fns: Sequence[Callable[[], Any]], limit: float) -> Iterator[Stage]:
-    """As ``stages``, in another process, so that a crash or a hang of the env is a finding.
-
-    A stage may take ``limit`` seconds. On Windows the stages are in this process.
-    """
+    """As ``stages``, in another process where fork is, in which each may take ``limit`` seconds."""
     if "fork" not in multiprocessing.get_all_start_methods():
         yield from stages(env_fns)
         return
@@ -90,10 +87,7 @@ class _Stages(gym.Env[Any, Any]):
 
 
 def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[Stage]:
-    """Check the envs that ``env_fns`` make, and close them.
-
-    An error that an earlier stage has found is a note.
-    """
+    """Check the envs, and close them; an error that an earlier stage has found is a note."""
     envs: list[Any] = []
     try:
         yield _MAKING, None
@@ -248,12 +242,9 @@ def _check_rendering(env: Any) -> Iterator[Finding]:
 def _check_beside(others: Sequence[Any], env: Any) -> Iterator[Finding]:
     """Check that another env in the same process does not change what the env returns."""
     if others and disturb(env, others[0]):
-        text = (
-            "env 1, stepped in turn with env 0, changes what env 0 returns: they share state in a"
-            " module or a device; give each env its own process (make does, and so does"
-            " ShmemVectorEnv without num_processes)"
-        )
-        yield Finding("warning", text)
+        text = "env 1, stepped in turn with env 0, changes what env 0 returns: they share state in"
+        text += " a module or a device; give each env its own process (make does, and so does"
+        yield Finding("warning", f"{text} ShmemVectorEnv without num_processes)")
 
 
 def _check_closing(env: Any) -> Iterator[Finding]:

@@ -29,10 +29,8 @@ class UsageError(argparse.ArgumentTypeError):
     """Bad input on the command line; the message is one line."""
 
 
-NO_PETTINGZOO = (
-    "this command takes Gymnasium's; pettingzoo.test has checks (parallel_api_test, api_test), and"
-    " collect takes both"
-)
+NO_PETTINGZOO = "this command takes Gymnasium's; pettingzoo.test has checks (parallel_api_test,"
+NO_PETTINGZOO += " api_test), and collect takes both"
 
 
 class Imported(NamedTuple):
@@ -46,9 +44,8 @@ class Imported(NamedTuple):
 
 def printable(text: str) -> str:
     """The text with control characters escaped as by ``repr``: a terminal would obey them."""
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text
-    )
+    shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+    return "".join(shown)
 
 
 def find_in(folder: Path) -> None:
@@ -58,13 +55,10 @@ def find_in(folder: Path) -> None:
 
 
 def load(place: str) -> ModuleType:
-    """Import a module by its name, or a file that ends in ``.py``.
+    """Import a module by its name, or a file that ends in ``.py``; UsageError if that fails.
 
     A file is imported under its own name, with its folder on ``sys.path``, so that every process
     can import it again. A file of a package is imported as a module of the package.
-
-    Raises:
-        UsageError: there is none, or importing it raised.
     """
     name, folder, file = place, Path.cwd(), Path(place).resolve()
     is_file = place.endswith(".py")
@@ -139,9 +133,8 @@ def add_env(parser: argparse.ArgumentParser, others: str = "", nargs: str | None
     text = "keyword argument of the env, the value a Python literal; may be repeated"
     parser.add_argument("--env-kwarg", type=key_value, metavar="KEY=VALUE", help=text, **repeated)
     text = "wrapper(env) -> env, put around each env; may be repeated, the innermost first"
-    parser.add_argument(
-        "--wrapper", type=imported, metavar="MODULE:CALLABLE", help=text, **repeated
-    )
+    name = "MODULE:CALLABLE"
+    parser.add_argument("--wrapper", type=imported, metavar=name, help=text, **repeated)
 
 
 def env_fn_of(

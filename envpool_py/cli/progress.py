@@ -14,10 +14,7 @@ from envpool_py.cli.arguments import complain
 
 @contextmanager
 def showing(total: float, status: Callable[[], tuple[float, str]]) -> Iterator[None]:
-    """Show a bar on a terminal, elsewhere a line every ten seconds.
-
-    ``status`` says how much is done, and what is done now.
-    """
+    """Show a bar on a terminal, elsewhere every ten seconds a line: what is done, and a text."""
     console = Console(stderr=True)
     bar = Progress(
         BarColumn(bar_width=None),

@@ -11,14 +11,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from envpool_py.cli.arguments import at_least, complain, counted, exact, report
-from envpool_py.cli.naming import (
-    UsageError,
-    add_env,
-    env_fn_of,
-    imported,
-    is_registered,
-    printable,
-)
+from envpool_py.cli.naming import UsageError, add_env, env_fn_of, imported, is_registered, printable
 from envpool_py.cli.progress import showing
 from envpool_py.errors import EnvError, ReplayError, name_ids
 from envpool_py.record import file_format

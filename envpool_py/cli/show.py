@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +113,8 @@ def _text(name: str, value: Any) -> str:
     if name == "errors":
         counts = Counter(value).items()
         return "\n".join(f"{text}; {n} times" if n > 1 else text for text, n in counts) or "none"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        more = ["..."] if len(value) > 8 else []
-        return ", ".join([*map(str, value[:8]), *more]) or "-"
+    if isinstance(value, list):
+        return ", ".join([*map(str, value[:8]), *["..."] * (len(value) > 8)]) or "-"
     if value is None:
         return "-"
     if name in ("episodes", "steps", "failed", "restarts", "num_envs"):

@@ -94,7 +94,6 @@ def separated(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit."""
     units = {"s": 1.0, "ms": 1e3, "µs": 1e6}
     unit = next((each for each, scale in units.items() if scale * seconds >= 0.9995), "µs")
     return f"{separated(units[unit] * seconds)} {unit}"

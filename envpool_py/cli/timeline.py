@@ -31,14 +31,9 @@ def run(args: argparse.Namespace) -> int:
     with pool_of(args, timeline.noted(env_fn_of(args)), **options) as pool:
         found = timeline.record(pool, args.seconds, warm_up=0.2)
     timeline.draw(found._replace(title=f"{args.env}: {found.title}"), args.out)
-    facts = {
-        "env": args.env,
-        "file": args.out,
-        "seconds": found.seconds,
-        "batches": len(found.batches),
-        "shares": timeline.shares(found),
-        "last_of_batch": timeline.last_of_batches(found),
-    }
+    facts = {"env": args.env, "file": args.out, "seconds": found.seconds}
+    facts |= {"batches": len(found.batches), "shares": timeline.shares(found)}
+    facts["last_of_batch"] = timeline.last_of_batches(found)
     text = "\n".join([*summary(found), f"drawn to {args.out}\n"])
     report(args, facts, lambda: sys.stdout.write(text))
     return 0

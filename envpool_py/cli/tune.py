@@ -64,13 +64,8 @@ def _show(
     args: argparse.Namespace, results: Results, profile: Probe, callers: list[Caller]
 ) -> None:
     found = list(recommendations(args, results, profile, callers))
-    facts = {
-        "env": args.env,
-        "num_envs": args.num_envs,
-        "one_env": profile._asdict(),
-        "recommendations": found,
-        "measurements": tables.records(results),
-    }
+    facts = {"env": args.env, "num_envs": args.num_envs, "one_env": profile._asdict()}
+    facts |= {"recommendations": found, "measurements": tables.records(results)}
 
     def show() -> None:
         for each in found:

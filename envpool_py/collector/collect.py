@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from typing_extensions import Self
 from envpool_py import seeding
 from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.episode_buffer import EpisodeBuffer, OpenRows, stacked, widened
-from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import (
     Policy,
     PolicyWithInfos,
@@ -89,12 +88,9 @@ class AsyncCollector:
         wait_num: the rows that the collector waits for, in place of the pool's own ``wait_num``.
 
     Attributes:
-        pool: the pool.
-        num_rows: rows received so far, those of resets included.
-        num_batches: batches received so far.
+        num_rows, num_batches: rows, those of resets included, and batches received so far.
         num_steps: env steps done so far, those of running episodes included.
-        num_started: episodes started so far.
-        num_episodes: episodes finished so far.
+        num_started, num_episodes: episodes started, and finished, so far.
 
     Raises:
         ValueError: the seeds are not as many as the envs, or ``wait_num`` is out of range or of a
@@ -120,17 +116,14 @@ class AsyncCollector:
                 "wait_num: this pool steps its envs in this process, one after the other, so a"
                 " partial batch saves no time; make it with worker processes, or drop wait_num"
             )
-        self.num_rows = 0
-        self.num_batches = 0
-        self.num_steps = 0
-        self.num_started = 0
-        self.num_episodes = 0
+        self.num_rows = self.num_batches = self.num_steps = 0
+        self.num_started = self.num_episodes = 0
         num_envs = len(pool)
         self._same_step = pool.autoreset_mode is AutoresetMode.SAME_STEP
-        self._seeds = EpisodeSeeds(pool, seeding.per_env(seed, range(num_envs)))
+        self._seeds = _EpisodeSeeds(pool, seeding.per_env(seed, range(num_envs)))
         self._keep_infos = [keep_infos] if isinstance(keep_infos, str) else keep_infos
         self._episode = np.full(num_envs, -1)
-        self._finished_steps = [0] * num_envs
+        self._finished_steps = np.zeros(num_envs, np.int64)
         self._obs_layout = common_layout(pool.observation_space)
         self._action_layout = common_layout(pool.action_space)
         self._fixed_actions = spaces.is_fixed(self._action_layout)
@@ -172,9 +165,7 @@ class AsyncCollector:
         return f"{type(self).__name__}({counts}, {self.pool!r})"
 
     def episodes(
-        self,
-        num_episodes: int | None = None,
-        num_steps: int | None = None,
+        self, num_episodes: int | None = None, num_steps: int | None = None
     ) -> Iterator[Episode]:
         """Collect, and yield each episode when it has ended; without a limit, indefinitely.
 
@@ -198,19 +189,9 @@ class AsyncCollector:
                 raise ValueError(f"{name} must be 0 or more, got {limit}")
         if num_episodes is not None and num_steps is not None:
             raise ValueError("both num_episodes and num_steps are given; give one of them")
-        if num_episodes is not None:
-            left = shares(num_episodes, len(self.pool))
-
-            def may_start(env_id: int) -> bool:
-                left[env_id] -= 1
-                return left[env_id] >= 0
-
-            return self._episodes(may_start)
-        if num_steps is not None:
-            own = shares(num_steps, len(self.pool))
-            stops = [done + share for done, share in zip(self._finished_steps, own, strict=True)]
-            return self._episodes(lambda env_id: self._finished_steps[env_id] < stops[env_id])
-        return self._episodes(lambda _: True)
+        if num_episodes is None:
+            return self._episodes(self._finished_steps, num_steps)
+        return self._episodes(self._episode, num_episodes)
 
     def steps(self, batch_size: int | None = None) -> Iterator[Transitions]:
         """Collect transitions indefinitely, and yield them in batches as they come.
@@ -283,9 +264,11 @@ class AsyncCollector:
             self._act_on(batch, acting, rows)
         self._held = rows.held()
 
-    def _episodes(self, may_start: Callable[[int], bool]) -> Iterator[Episode]:
-        starting = [i for i in range(len(self.pool)) if may_start(i)]
-        self._start_afresh(starting)
+    def _episodes(self, done: NDArray[np.int64], limit: int | None) -> Iterator[Episode]:
+        """Collect until each env has ``done`` its share of the limit."""
+        stops: Any = np.inf if limit is None else done + shares(limit, len(self.pool))
+        starting = np.flatnonzero(done < stops)
+        self._start_afresh(starting.tolist())
         running = len(starting)
         while running:
             finished: list[Episode] = []
@@ -293,8 +276,7 @@ class AsyncCollector:
                 with self._partial_batches():
                     batch = self._receive(self.pool.recv())
                     finished = self._ended(batch)
-                    again = batch.ends.copy()
-                    again[batch.ends] = [may_start(int(i)) for i in batch.ids[batch.ends]]
+                    again = batch.ends & (done < stops)[batch.ids]
                     running -= int(np.count_nonzero(batch.ends & ~again))
                     self._go_on(batch, again, self._buffer)
             except Exception as error:
@@ -310,7 +292,6 @@ class AsyncCollector:
                 self._check_unused(used)
 
     def _ended(self, batch: _Batch) -> list[Episode]:
-        """Store a batch, and take out the episodes that end with it."""
         self._buffer.add(batch.ids, batch.seen, batch.rewards)
         return [self._finish(batch, int(k)) for k in np.flatnonzero(batch.ends)]
 
@@ -432,7 +413,6 @@ class AsyncCollector:
         )
 
     def _start(self, env_ids: Sequence[int]) -> None:
-        """Send the resets of new episodes."""
         if len(env_ids):
             self.pool.send_reset(list(env_ids), seed=self._seeds.take(env_ids))
             self._resetting[list(env_ids)] = True
@@ -468,7 +448,6 @@ class AsyncCollector:
         return acting
 
     def _act_on(self, batch: _Batch, acting: NDArray[np.bool_], rows: OpenRows) -> None:
-        """Send actions to the envs of the rows ``acting``."""
         if acting.any():
             which = slice(None) if acting.all() else acting  # no copy of a whole batch
             obs = spaces.take(batch.obs, which)
@@ -549,6 +528,37 @@ class AsyncCollector:
         self._last = OpenRows(len(self.pool), seen, actions)
         self._resetting = np.zeros(len(self.pool), dtype=np.bool_)
         self._pending, self._num_pending, self._left = deque(), 0, None
+
+
+class _EpisodeSeeds:
+    """The seeds of the envs and of their running episodes.
+
+    Attributes:
+        of_env: by env, the seed of its first episode, or that of which the pool makes all others.
+        of_episode: by env, the seed of its last reset.
+    """
+
+    def __init__(self, pool: BaseVectorEnv, seeds: list[int | None]) -> None:
+        self._inner = pool._inner
+        self._unused = dict(enumerate(seeds))
+        self.of_env = list(seeds)
+        self.of_episode: list[int | None] = [None] * len(seeds)
+
+    def take(self, env_ids: Sequence[int]) -> list[int | None]:
+        """The seeds for resets of these envs: each env's only once."""
+        for i in env_ids:
+            self.of_episode[i] = self._unused.pop(i, None)
+        return [self.of_episode[i] for i in env_ids]
+
+    def begin(self, env_ids: Sequence[int]) -> None:
+        """The episodes of these envs have begun, and their first rows are there."""
+        options = self._inner.env_options
+        for i in env_ids:
+            root, episode = self._inner.episode_of(i)
+            if options.episode_seeds and root is not None:
+                self.of_env[i], self.of_episode[i] = root, seeding.of_episode(root, episode)
+            elif options.reset_fn is not None and self.of_episode[i] is None:
+                self.of_episode[i], _ = options.reset_fn(i, episode)
 
 
 def common_layout(env_spaces: list[Any]) -> Any:

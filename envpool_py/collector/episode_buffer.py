@@ -22,10 +22,9 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 
 
 class OpenRows:
-    """The open row of each env: what was seen, and what the policy returned for it.
+    """The open row of each env, one of ``size``: what was seen, and what the policy returned.
 
-    ``seen`` and ``action`` are the leaves of what the pool returns and of an action; ``size`` are
-    the rows of a block of each env, of which one is used here.
+    ``seen`` and ``action`` are the leaves of what the pool returns and of an action.
     """
 
     def __init__(
@@ -46,10 +45,7 @@ class OpenRows:
     def add_actions(
         self, ids: NDArray[np.intp], actions: Sequence[Any], extras: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Store what the policy returned for the open rows, actions per leaf, and close the rows.
-
-        ValueError if the extras are not those of the calls before, or their values don't fit.
-        """
+        """Store what the policy returned for the open rows; ValueError if the extras don't fit."""
         rows = self._row[ids]
         if self._extras is None:
             self._extras = {name: self._column_like(values) for name, values in extras.items()}
@@ -84,8 +80,7 @@ class OpenRows:
 class EpisodeBuffer(OpenRows):
     """What was seen, actions, extras and rewards of one running episode per env.
 
-    Row ``t`` of an episode holds observation ``t``, the reward that came with it (0 for the
-    reset's), and the action and extras that the policy returned for it.
+    Row ``t`` has observation ``t``, its reward (of a reset 0), and the action chosen for it.
     """
 
     def __init__(self, num_envs: int, seen: Sequence[Leaf], action: Sequence[Leaf]) -> None:
@@ -101,10 +96,7 @@ class EpisodeBuffer(OpenRows):
         self._room = size  # every env has room for so many rows, or for more
 
     def add(
-        self,
-        ids: NDArray[np.intp],
-        seen: Sequence[Any],
-        rewards: NDArray[np.float64] | None = None,
+        self, ids: NDArray[np.intp], seen: Sequence[Any], rewards: NDArray[np.float64] | None = None
     ) -> None:
         """Open a row for each of ``ids``, and store its reward; None: all rows are of resets."""
         if not self._room:
@@ -127,11 +119,7 @@ class EpisodeBuffer(OpenRows):
     def take(
         self, env_id: int
     ) -> tuple[list[Any], list[Any], NDArray[np.float64], dict[str, NDArray[Any]]]:
-        """Take the episode of one env out, whose last row is open.
-
-        Return what was seen ``(L + 1, ...)`` and actions ``(L, ...)`` per leaf, rewards
-        ``(L, ...)`` and extras ``(L, ...)`` by name.
-        """
+        """Take out the episode of one env: observations, actions, rewards and extras."""
         start, stop = int(self._start[env_id]), int(self._row[env_id])
         self._row[env_id] = start
         assert self._rewards is not None  # noqa: S101 - an episode ends with a step
@@ -143,7 +131,6 @@ class EpisodeBuffer(OpenRows):
         )
 
     def _make_room(self) -> None:
-        """Put the full blocks aside."""
         rewards = [self._rewards] if self._rewards else []
         columns = [*self._seen, *self._actions, *(self._extras or {}).values(), *rewards]
         full = self._row == self._start + self._size

@@ -237,7 +237,6 @@ class _Run:
                 return
 
     def _take(self, batch: StepResult) -> None:
-        """Store the results of a batch, and go on with its envs."""
         obs, rewards, terminated, truncated, infos = batch
         ids = self._pool.batch_ids
         self._length[ids] += 1

@@ -54,8 +54,7 @@ class EpisodeWriter:
 
     Args:
         path: the folder; it may exist, if it is empty or has no whole episode.
-        observation_space: of each env.
-        action_space: of each env.
+        observation_space, action_space: of each env.
         metadata: further facts to store; a dict that JSON can hold.
         append: True: add to the episodes that are there, also those of a run that was killed.
 
@@ -134,10 +133,9 @@ class EpisodeWriter:
         self._info_bytes += len(arrays["infos"])
 
     def close(self) -> None:
-        """Complete the metadata, and let others write here. Idempotent.
+        """Complete the metadata, and let others write here; a second call does nothing.
 
-        Raises:
-            OSError: the disk is full; the episodes stay.
+        OSError if the disk is full; the episodes stay.
         """
         if self._closed:
             return
@@ -156,7 +154,6 @@ class EpisodeWriter:
         self.close()
 
     def _arrays(self, episode: Episode) -> dict[str, NDArray[Any]]:
-        """What is stored of an episode, by the names of the columns, in their dtypes."""
         env, steps = f"env {episode.env_id}: ", len(episode)
         arrays: dict[str, NDArray[Any]] = {}
         for what, tree, rows in (
@@ -197,7 +194,6 @@ class EpisodeWriter:
         return arrays
 
     def _entry(self, episode: Episode, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
-        """The row of the episode in the index."""
         seeds = [NO_SEED if s is None else s for s in (episode.env_seed, episode.seed)]
         if max(seeds) >= 1 << 63:
             raise ValueError(f"seed must be below 2**63 to be stored, got {max(seeds)}")
@@ -254,9 +250,7 @@ def save(
 def earlier(folder: Path, *, append: bool = False) -> Episodes | None:
     """The episodes in a folder in which a writer is to write; None: there are none.
 
-    Raises:
-        FileExistsError: there are some, without ``append``.
-        ValueError: the folder holds something else.
+    FileExistsError if there are some, without ``append``; ValueError if it holds something else.
     """
     if not folder.is_dir() or all(file.suffix == ".tmp" for file in folder.iterdir()):
         return None
@@ -269,10 +263,7 @@ def earlier(folder: Path, *, append: bool = False) -> Episodes | None:
 
 
 class _Lock:
-    """Locks a folder until ``release``, until it is deleted, or until the process ends.
-
-    BlockingIOError if another writer has locked it.
-    """
+    """Locks a folder until ``release`` or the end of the process; else BlockingIOError."""
 
     def __init__(self, folder: Path) -> None:
         self.release: Callable[[], object] = lambda: None

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from envpool_py.env.common_spec import missing_space
 from envpool_py.pool.base import BaseVectorEnv
 
 #: How many actions of an env the random policy draws at a time.
@@ -49,13 +50,7 @@ class PolicyWithInfos(Protocol):
     def __call__(
         self, obs: Any, env_ids: NDArray[np.intp], /, *, infos: NDArray[np.object_]
     ) -> Any:
-        """Choose an action for each row, as a ``Policy`` does.
-
-        Args:
-            obs: as for a ``Policy``.
-            env_ids: ``(k,)``, the env of each row.
-            infos: ``(k,)``, the info dict of each row.
-        """
+        """Choose an action for each row, as a ``Policy`` does; ``infos`` ``(k,)`` are its dicts."""
 
 
 def check_pool_and_policy(pool: Any, policy: Any) -> None:
@@ -88,9 +83,7 @@ def takes_infos(policy: Callable[..., Any]) -> bool:
 def split_extras(returned: Any, env_ids: NDArray[np.intp]) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Split the result of a policy for ``env_ids`` into actions and extras.
 
-    Raises:
-        TypeError: an extra is not made of numbers.
-        ValueError: an extra has not one row per env.
+    TypeError if an extra is not made of numbers, ValueError if it has not one row per env.
     """
     is_pair = type(returned) is tuple and len(returned) == 2 and isinstance(returned[1], Mapping)
     if not is_pair:
@@ -131,18 +124,13 @@ class RandomPolicy:
         self._actions = []
         for i, space in enumerate(pool.action_space):
             if space is None:
-                raise ValueError(f"env {i} declares no action space, so no action can be drawn")
+                raise ValueError(missing_space(i, "action_space"))
             # A stream of its own: with the env's seed it would repeat what the env itself draws.
             state = np.random.SeedSequence(seed, spawn_key=(i,)).generate_state(1, np.uint64)
             self._actions.append(_Actions(space, int(state[0])))
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:  # noqa: ARG002
-        """Draw ``k`` actions.
-
-        Args:
-            obs: not used.
-            env_ids: ``(k,)``.
-        """
+        """Draw an action for each of ``env_ids`` ``(k,)``, whatever the observations."""
         return [self._actions[i].take() for i in env_ids]
 
 

@@ -57,22 +57,17 @@ class Episodes(Sequence[Episode]):
 
     Attributes:
         metadata: the metadata of the writer, a dict.
-        observation_space: of each env.
-        action_space: of each env.
-        env_ids: ``(n,)``.
-        episode_ids: ``(n,)``.
-        env_seeds: ``(n,)``, -1 where there was none.
-        seeds: ``(n,)``, -1 where there was none.
+        observation_space, action_space: of each env.
+        env_ids, episode_ids: ``(n,)``.
+        env_seeds, seeds: ``(n,)``, -1 where there was none.
         failed: ``(n,)`` bool, episodes that the failure of an env ended.
         lengths: ``(n,)``, steps.
         returns: ``(n,)`` or ``(n, m)``, sums of rewards.
         starts: ``(n,)``, the first row of each episode in ``actions``, ``rewards``, ...
         observation_starts: ``(n,)``, and in ``obs``.
         obs: ``(T + n, ...)``, each episode's ``L + 1`` observations one after another.
-        actions: ``(T, ...)``.
-        rewards: ``(T,)`` or ``(T, m)``.
-        terminated: ``(T,)``.
-        truncated: ``(T,)``.
+        actions, rewards: ``(T, ...)``.
+        terminated, truncated: ``(T,)`` bool.
         extras: arrays ``(T, ...)`` by name.
     """
 
@@ -218,11 +213,8 @@ class Episodes(Sequence[Episode]):
 def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
     """Read a folder of ``save``, ``EpisodeWriter`` or ``envpool-py collect``.
 
-    Infos are decoded when an episode is accessed.
-
-    Args:
-        path: the folder.
-        mmap: True: map the arrays and read them on access, for data larger than memory.
+    Infos are decoded when an episode is accessed; with ``mmap`` arrays are read on access, too, for
+    data larger than memory.
 
     Raises:
         OSError: there is no such folder, or it can't be read.
@@ -317,7 +309,6 @@ def _check_head(head: Any) -> None:
 
 
 def _read_folder(folder: Path, *, mmap: bool) -> Episodes:
-    """The whole episodes of a folder."""
     require((folder / METADATA).exists(), "not a folder of episodes: it has no metadata.json")
     with field("damaged"):
         head = read_json(folder / METADATA)

@@ -85,8 +85,7 @@ class RolloutBuffer(OpenRows):
     def open(self, ids: NDArray[np.intp], seen: Sequence[Any]) -> NDArray[np.bool_]:
         """Begin the next step of each of these envs; return which have one to make: ``(k,)``.
 
-        ``seen`` are observations, ``(k, ...)`` per leaf, their infos, and whether they are the
-        first ones of episodes.
+        ``seen``: the leaves of observations, infos, and whether they are the first of episodes.
         """
         self._row[ids] = slots = self._sent[ids] * self._num_envs + ids
         acting: NDArray[np.bool_] = slots < self._total

@@ -25,11 +25,7 @@ _DTYPE = re.compile(r"bool|(u?int|float)[0-9]+|[<>|]?[biuf][0-9]+")
 
 
 def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
-    """Convert ``space`` to values that ``json.dumps`` accepts.
-
-    Raises:
-        TypeError: a space whose values can't be stored as arrays of a fixed shape and dtype.
-    """
+    """Convert ``space`` to what ``json.dumps`` accepts; TypeError if its values are no arrays."""
     if isinstance(space, gym.spaces.Dict) and all(isinstance(key, str) for key in space.spaces):
         parts = [[key, to_json(part)] for key, part in space.spaces.items()]
         return {"type": "Dict", "spaces": parts}
@@ -49,12 +45,8 @@ def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any], limit: int = LEAST_LIMIT) -> gym.Space[Any]:
-    """The space that ``to_json`` wrote; ValueError if it is no such space.
-
-    ``limit``: the most bytes that its values have together.
-    """
-    space, _ = _space_of(data, limit)
-    return space
+    """The space that ``to_json`` wrote, with values of ``limit`` bytes at most; else ValueError."""
+    return _space_of(data, limit)[0]
 
 
 def _space_of(data: dict[str, Any], limit: int) -> tuple[gym.Space[Any], int]:

@@ -53,7 +53,6 @@ def _buffers(episodes: Any, left_out: set[str]) -> Iterator[EpisodeBuffer]:
 
 
 def _stacked(infos: tuple[dict[str, Any], ...], left_out: set[str]) -> dict[str, Any]:
-    """The infos of an episode as an array for each key."""
     found: dict[str, Any] = {}
     for key in {key for info in infos for key in info} - _OF_THE_POOL:
         values = [np.asarray(info[key]) for info in infos if key in info]

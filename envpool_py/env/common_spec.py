@@ -51,6 +51,12 @@ def _common_layout(
     return spaces.Leaf((), (), None)
 
 
+def missing_space(i: int, name: str) -> str:
+    """Return the message that an env declares no ``observation_space`` or ``action_space``."""
+    example = "Discrete(2)" if name == "action_space" else "Box(-1, 1, (3,))"
+    return f"env {i}: {name} is missing; set self.{name} = gymnasium.spaces.{example} in __init__"
+
+
 class SpaceList(list[Any]):
     """One space per env; a method of a single space is an error that says which one to use."""
 

@@ -148,9 +148,8 @@ def split(layout: Any, value: Any, what: str) -> list[Any]:
             f" but the space has {sorted(map(str, layout))}"
         )
     if len(value) != len(layout):
-        raise ValueError(
-            f"{what} has {len(value)} parts, but the space is a Tuple of {len(layout)}"
-        )
+        text = f"{len(value)} parts, but the space is a Tuple of {len(layout)}"
+        raise ValueError(f"{what} has {text}")
     parts = []
     for key, part in layout.items() if is_dict else enumerate(layout):
         if is_leaf(part):

@@ -32,16 +32,13 @@ def check(task_id: str, env_kwargs: Mapping[str, Any]) -> None:
     text = ""
     if options := sorted(_WRAPPERS.keys() & env_kwargs.keys()):
         wrappers = "; ".join(f"{option}: {_WRAPPERS[option]}" for option in options)
-        text = (
-            "; the options of EnvPool's games are wrappers here, which options={'wrappers':"
-            f" [...]}} takes: {wrappers}"
-        )
+        text = "; the options of EnvPool's games are wrappers here, which options={'wrappers':"
+        text += f" [...]}} takes: {wrappers}"
     if name not in gym.registry:
         with contextlib.suppress(ImportError):
             importlib.import_module("ale_py")  # registers the games
         if f"ALE/{name}" in gym.registry:
-            raise gym.error.NameNotFound(
-                f"{task_id} is EnvPool's id of an Atari game; pass 'ale_py:ALE/{name}'{text}"
-            )
+            here = f"pass 'ale_py:ALE/{name}'{text}"
+            raise gym.error.NameNotFound(f"{task_id} is EnvPool's id of an Atari game; {here}")
     if text and name.startswith("ALE/"):
         raise TypeError(f"{task_id} does not take {', '.join(options)}{text}")

@@ -1,7 +1,10 @@
-"""``env_type="dm"``: the interface of ``dm_env``, for batches."""
+"""``env_type="dm"``: the interface of ``dm_env``, for batches, and spaces as its specs."""
 
 from __future__ import annotations
 
+import functools
+import keyword
+from collections import namedtuple
 from typing import Any
 
 import gymnasium as gym
@@ -9,9 +12,9 @@ import numpy as np
 
 from envpool_py import extras
 from envpool_py.envpool.face import EnvPool
-from envpool_py.envpool.specs import NEEDED, is_name, specs, state
 
-dm_env = extras.load("dm_env", NEEDED)
+_NEEDED = "the specs and env_type='dm' need the package dm_env; pip install dm-env"
+dm_env, specs = (extras.load(name, _NEEDED) for name in ("dm_env", "dm_env.specs"))
 
 
 class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc, name-defined]
@@ -26,7 +29,7 @@ class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc, name-defined
     def __init__(self, pool: Any, *args: Any) -> None:
         space = pool.single_observation_space
         for key in space.spaces if isinstance(space, gym.spaces.Dict) else ():
-            if not is_name(key) or key in ("env_id", "players"):
+            if not _is_name(key) or key in ("env_id", "players"):
                 raise ValueError(f"env_type='dm': {key!r} cannot be a field of the observation")
         super().__init__(pool, *args)
         self.observation_spec()  # an error if a space has none
@@ -53,4 +56,48 @@ class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc, name-defined
         over, begun = terminated | truncated, info.pop("elapsed_step") > 0
         step_type = np.where(over, 2, begun).astype(np.int32)
         floats = reward.astype(np.float32), (~over).astype(np.float32)
-        return dm_env.TimeStep(step_type, *floats, state(info["env_id"], obs, info))
+        return dm_env.TimeStep(step_type, *floats, _state(info["env_id"], obs, info))
+
+
+def observation_spec(space: gym.Space[Any]) -> Any:
+    """The observation of one env, without the infos."""
+    return _state(specs.Array((), np.int32, "env_id"), _as_spec(space, "obs"), {})
+
+
+def action_spec(space: gym.Space[Any]) -> Any:
+    """The action of one env."""
+    return _as_spec(space, "action")
+
+
+def _state(env_id: Any, obs: Any, info: dict[str, Any]) -> Any:
+    """Return a named tuple; infos whose keys cannot be the name of a field are left out."""
+    masks = {f"{key}_mask": info[f"_{key}"] for key in info if f"_{key}" in info}
+    fields = {key: value for key, value in (masks | info).items() if _is_name(key)}
+    fields |= {"env_id": env_id, "players": _type_of("players", ("env_id",))(env_id)}
+    fields |= obs if isinstance(obs, dict) else {"obs": obs}
+    return _type_of("State", tuple(fields))(*fields.values())
+
+
+def _is_name(key: Any) -> bool:
+    name = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
+    return name and not keyword.iskeyword(key)
+
+
+@functools.lru_cache(maxsize=256)
+def _type_of(name: str, fields: tuple[str, ...]) -> Any:
+    return namedtuple(name, fields)  # noqa: PYI024
+
+
+def _as_spec(space: Any, name: str) -> Any:
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _as_spec(each, key) for key, each in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_as_spec(each, name) for each in space)
+    if isinstance(space, gym.spaces.Discrete) and space.start == 0:
+        return specs.DiscreteArray(int(space.n), space.dtype, name)
+    low, high = getattr(space, "low", getattr(space, "start", 0)), getattr(space, "high", 1)
+    if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        high = low + getattr(space, "nvec", getattr(space, "n", 1)) - 1
+    elif not isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
+        raise TypeError(f"{name}: dm_env has no spec for {space}")
+    return specs.BoundedArray(space.shape, space.dtype, low, high, name)

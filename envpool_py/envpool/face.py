@@ -83,22 +83,24 @@ class EnvPool(PoolAdapter):
         return (obs, info) if reset else (obs, reward.astype(np.float32), *flags, info)
 
     def async_reset(self) -> None:
-        """Begin a reset of all envs; ``recv`` returns the rows. What is in flight is cancelled."""
+        """Cancel what is in flight, and begin a reset of all envs; ``recv`` returns the rows."""
         self._reset(None, None, None, self.pool.send_reset)
 
     def send(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> None:
         """Send one action per id and return at once; ``recv`` returns the rows.
 
-        ``action`` may also be a dict with the keys ``action`` and ``env_id``; no ids: all envs.
+        ``action`` ``(k, *shape)`` may also be a dict with the keys ``action`` and ``env_id``; no
+        ids: all envs. IndexError, TypeError, ValueError: wrong ids or actions; nothing was sent.
+        AlreadyPendingCallError: an env is in flight; ResetNeeded: it was not reset.
         """
         self.pool.send(*self._actions(action, one_of(env_id, id)))
 
     def recv(self, reset: bool = False, return_info: bool = True) -> TimeStep:  # noqa: ARG002
-        """Wait for the next batch; with ``reset`` in the form that ``reset`` returns."""
+        """The next batch, with ``reset`` in its form; ValueError: nothing is in flight."""
         return self._convert(self.pool.recv(), self.pool.batch_ids, reset=reset)
 
     def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> TimeStep:
-        """``send``, then ``recv``."""
+        """``send``, then ``recv``: their values and errors."""
         batch = self.pool.step(*self._actions(action, one_of(env_id, id)))
         return self._convert(batch, self.pool.batch_ids)
 
@@ -142,7 +144,6 @@ class EnvPool(PoolAdapter):
         return np.stack(images) if mode == "rgb_array" else None
 
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
-        """Reset these envs by ``call``, also those in flight."""
         ids = resolve(env_id, self.num_envs)
         self.pool.cancel(ids)
         if seed is None and any(one is not None for one in self._seeds[ids]):
@@ -152,7 +153,6 @@ class EnvPool(PoolAdapter):
         return result
 
     def _actions(self, action: Any, env_id: Ids) -> tuple[Any, Ids]:
-        """Actions and ids for the pool."""
         if isinstance(action, dict) and "env_id" in action:
             env_id, action = action["env_id"], action["action"]
         if action is None:
@@ -160,7 +160,6 @@ class EnvPool(PoolAdapter):
         return action, env_id
 
     def _convert(self, batch: Sequence[Any], ids: IdArray, *, reset: bool = False) -> TimeStep:
-        """A batch of the pool in EnvPool's form."""
         env_id, infos = ids.astype(np.int32), batch[4]
         elapsed = self._elapsed[ids] + np.int32(1)
         info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}
@@ -172,8 +171,7 @@ class EnvPool(PoolAdapter):
 
 
 def _spec(name: str, space: gym.Space[Any]) -> Any:
-    specs = importlib.import_module("envpool_py.envpool.specs")  # needs dm_env
-    return getattr(specs, name)(space)
+    return getattr(importlib.import_module("envpool_py.envpool.dm"), name)(space)  # needs dm_env
 
 
 class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[misc]

@@ -94,10 +94,7 @@ def make_vec(
 
 
 def _registered_for(caller: FrameType) -> EnvSpec:
-    """Return the spec for which ``gymnasium.make_vec`` calls its vector entry point.
-
-    Gymnasium does not pass it on, so it is read from the frame of ``gymnasium.make_vec``.
-    """
+    """The spec whose vector entry point ``gymnasium.make_vec`` calls, read from its frame."""
     spec = caller.f_locals.get("env_spec")
     if not isinstance(spec, EnvSpec):
         raise TypeError("make_vec: the id is missing; only gymnasium.make_vec may leave it out")

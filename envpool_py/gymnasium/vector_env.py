@@ -22,7 +22,7 @@ from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
-from envpool_py.env.common_spec import UnequalSpacesError
+from envpool_py.env.common_spec import UnequalSpacesError, missing_space
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, as_columns, layout_of, map_tree, objects, snapshot
 from envpool_py.env_ids import IdArray
@@ -74,10 +74,11 @@ class VectorOptions(_Options, total=False):
 class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
 
-    ``pool`` is the pool; do not use it while a call is pending. After a ``TimeoutError`` of
-    ``reset_wait`` or ``step_wait``, call the same method again to wait on, or ``reset``, which
-    cancels the call. An env that has raised, or whose process has ended, needs a ``reset``, alone
-    (``options={"reset_mask": ...}``) or with all others; ``reset`` starts an ended process again.
+    ``pool`` is the pool; do not use it while a call is pending: AlreadyPendingCallError, and
+    NoAsyncCallError if none is. After a ``TimeoutError`` of ``reset_wait`` or ``step_wait``, call
+    the same method again to wait on, or ``reset``, which cancels the call. EnvError if an env
+    raises or its process ends: it needs a ``reset``, alone (``options={"reset_mask": ...}``) or
+    with all others; ``reset`` starts an ended process again.
 
     Args:
         env_fns: one callable per env, or a pool that waits for all rows; see ``options``.
@@ -176,8 +177,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         spaces: Any = copy_.deepcopy((self.pool.observation_space, self.pool.action_space))
         for name, found in zip(("observation", "action"), spaces, strict=True):
             if None in found:
-                i = found.index(None)
-                raise TypeError(f"env {i}: {name}_space is missing; a VectorEnv needs it")
+                raise TypeError(missing_space(found.index(None), f"{name}_space"))
         envs: Any = (
             SimpleNamespace(**first, observation_space=obs, action_space=action, close=bool)
             for obs, action in zip(*spaces, strict=True)
@@ -235,12 +235,20 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         self._ids, self._pending = ids, "reset"
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Return the observations of all envs, and the infos of those that were reset."""
+        """Return the observations ``(num_envs, *shape)`` of all envs, and the infos of this reset.
+
+        ``multiprocessing.TimeoutError`` after ``timeout`` seconds.
+        """
         self._wait("reset", timeout, self._take)
         return self._batch(self._ids)[::4]
 
     def step(self, actions: Any) -> Step:
-        """Step all envs and return the batch."""
+        """Step all envs with actions ``(num_envs, *shape)``; return five values.
+
+        Observations ``(num_envs, *shape)``, rewards float64 ``(num_envs,)``, ``terminated`` and
+        ``truncated`` bool ``(num_envs,)``, and a dict of arrays, as of Gymnasium. TypeError or
+        ValueError for wrong actions, AssertionError if an ended env was not reset.
+        """
         self._keep(self._all, self._guarded(self.pool.step, self._checked(actions)))
         return self._batch(self._all)
 
@@ -255,15 +263,12 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         return self._batch(self._ids)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each env, or get an attribute; one result per env."""
+        """Call a method of each env, or get an attribute; one result per env, else EnvError."""
         self.call_async(name, *args, **kwargs)
         return self.call_wait()
 
     def render(self) -> tuple[Any, ...]:
-        """Return what each env renders; of one that was recreated and not reset yet the last frame.
-
-        That is a frame of zeros if none of it was returned before.
-        """
+        """What each env renders; of a recreated one, until its reset, its last frame, or zeros."""
         self._check("render")
         rows = [info if isinstance(info, dict) else {} for info in self._rows[4]]
         ids = [i for i, info in enumerate(rows) if "env_error" not in info or "final_obs" in info]
@@ -279,7 +284,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
     np_random_seed: Any = property(lambda self: self.call("np_random_seed"))
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Begin a call in each env; envs of this process carry it out in ``call_wait``."""
+        """Begin a call in each env; ValueError for ``reset``, ``step`` and ``close``."""
         self._check("call_async")
         if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
             text = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
@@ -292,7 +297,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         return tuple(self._wait("call", timeout, functools.partial(_end, self.pool, self._call)))
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env; a list or tuple has one value per env."""
+        """Set an attribute of each env; a list or tuple has one value per env, else ValueError."""
         self._check("set_attr")
         values = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(values) != self.num_envs:
@@ -369,7 +374,6 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         pool._inner.check_returned(self._ids)  # a signal handler may have raised
 
     def _keep(self, ids: Array, batch: Sequence[Any]) -> None:
-        """Keep these rows, with the latest of all other envs."""
         rows = (_columns(self._layout, batch[0]), *batch[1:])
         if ids is self._all:
             self._rows = rows
@@ -377,7 +381,6 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
             self._rows = map_tree(functools.partial(_put, ids), self._rows, rows)
 
     def _batch(self, ids: Array) -> Step:
-        """What ``step`` returns, with the infos of these envs."""
         obs, reward, terminated, truncated, infos = self._rows
         obs = map_tree(lambda part: tuple(part) if part.dtype == object else part, obs)
         obs = snapshot(obs) if self.copy else obs
@@ -414,31 +417,26 @@ def _call(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _columns(layout: Any, obs: Any) -> Any:
-    """A pool's observations, made with ``columns`` or without, as an array for each leaf.
+    """A pool's observations, columns or rows, as an array for each leaf, also of objects."""
 
-    Objects are in an object array, also where they could be stacked.
-    """
-    return map_tree(
-        lambda leaf, values: objects(values) if leaf.dtype is None else values,
-        layout,
-        as_columns(layout, obs),
-    )
+    def column(leaf: Any, values: Any) -> Any:
+        return objects(values) if leaf.dtype is None else values
+
+    return map_tree(column, layout, as_columns(layout, obs))
 
 
 def _put(ids: IdArray, whole: Array, rows: Array) -> Array:
     """``whole``, an array of all envs, with ``rows`` in the places ``ids``."""
-    # The first rows.
-    if whole.dtype != rows.dtype or whole.shape[1:] != rows.shape[1:]:
+    if whole.dtype != rows.dtype or whole.shape[1:] != rows.shape[1:]:  # the first rows
         whole = np.zeros((len(whole), *rows.shape[1:]), rows.dtype)
     whole[ids] = rows
     return whole
 
 
 def split_mask(options: Any, num_envs: int) -> tuple[IdArray | None, Any]:
-    """The envs in ``options["reset_mask"]``, None without one, and the options without it.
+    """The envs in ``options["reset_mask"]``, or None, and the options without it.
 
-    TypeError or ValueError, with Gymnasium's texts, for another mask than a bool array ``(n,)``
-    with at least one True.
+    TypeError or ValueError unless it is a bool array ``(n,)`` with a True.
     """
     if not isinstance(options, Mapping) or "reset_mask" not in options:
         return None, options

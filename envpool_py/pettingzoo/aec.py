@@ -65,9 +65,8 @@ class PettingZooEnv(_Base):  # type: ignore[misc]
         agents = list(aec.possible_agents)
         own = {agent: (aec.observation_space(agent), aec.action_space(agent)) for agent in agents}
         if not heterogeneous:
-            agent_spaces.assert_alike(
-                own, "pass heterogeneous=True, or put SuperSuit's pad_* wrappers around"
-            )
+            hint = "pass heterogeneous=True, or put SuperSuit's pad_* wrappers around"
+            agent_spaces.assert_alike(own, hint)
         self.__dict__["_direct"] = None  # reads the env, once it was reset
         super().__init__(aec)
         self._skips = dead_steps == SKIP
@@ -122,6 +121,7 @@ class PettingZooEnv(_Base):  # type: ignore[misc]
         """Begin an episode; return ``(obs, info)`` of the agent to act, as of ``step``.
 
         Without a seed it uses the seed of ``seed``, if that was called since the last reset.
+        RuntimeError if the env has no agents.
         """
         self.env.reset(seed=self._seed if seed is None else seed, options=options)
         self._seed = None
@@ -194,7 +194,6 @@ class PettingZooEnv(_Base):  # type: ignore[misc]
         return row
 
     def _is_dead(self) -> bool:
-        """Whether the agent to act is dead."""
         env = self._direct
         agent = env.agent_selection
         return bool(env.terminations[agent] or env.truncations[agent])
@@ -240,12 +239,10 @@ class PettingZooEnv(_Base):  # type: ignore[misc]
     def _noted(self) -> NDArray[np.float64]:
         """The rewards of a step, whose flags are noted."""
         env, place = self._direct, self.agent_idx
-        for flags, noted in (
-            (env.terminations, self._terminated),
-            (env.truncations, self._truncated),
-        ):
-            if any(flags.values()):
-                noted[[place[agent] for agent, flag in flags.items() if flag]] = True
+        flags = (env.terminations, self._terminated), (env.truncations, self._truncated)
+        for own, noted in flags:
+            if any(own.values()):
+                noted[[place[agent] for agent, flag in own.items() if flag]] = True
         rewards = np.zeros(len(place))
         for agent, reward in env.rewards.items():
             rewards[place[agent]] = reward

@@ -40,11 +40,8 @@ def assert_alike(own: AgentSpaces, otherwise: str, error: type[Exception] = Valu
     other = odd_one_out(own)
     if other is not None:
         first = next(iter(own))
-        raise error(
-            "agent {!r} has the spaces {} and {}, but {!r} has {} and {}; {}".format(
-                other, *own[other], first, *own[first], otherwise
-            )
-        )
+        has = "agent {!r} has the spaces {} and {}, but {!r} has {} and {}; {}"
+        raise error(has.format(other, *own[other], first, *own[first], otherwise))
 
 
 def blank(space: gym.Space[Any]) -> Any:
@@ -59,10 +56,7 @@ def blank(space: gym.Space[Any]) -> Any:
 
 
 class Masks(NamedTuple):
-    """Where an agent's mask of legal actions is, and its shape.
-
-    ``in_obs``: it is a part of the observation; else it is in the info, or all actions are legal.
-    """
+    """The shape of an agent's mask, and whether it is in the observation or else in the info."""
 
     shape: tuple[int, ...]
     in_obs: bool
@@ -116,11 +110,8 @@ class AgentName(gym.spaces.Text):
     """The ``names`` of agents, at least one, and nothing else."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(
-            max(map(len, names)),
-            min_length=min(map(len, names)),
-            charset="".join(sorted(set("".join(names)))),
-        )
+        least, most = min(map(len, names)), max(map(len, names))
+        super().__init__(most, min_length=least, charset="".join(sorted({*"".join(names)})))
         self.names = tuple(names)
         self.code = NameCode(self.names)
 

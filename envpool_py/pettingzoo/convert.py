@@ -31,10 +31,8 @@ def as_parallel(env: Any) -> Any:
     """Return the env as a parallel env; convert an AEC one, TypeError if it is turn-based."""
     is_aec = isinstance(env, AECEnv)
     if is_aec and not getattr(env, "metadata", {}).get("is_parallelizable", False):
-        raise TypeError(
-            f"{env} is turn-based (its metadata has no is_parallelizable);"
-            " put PettingZooEnv around it and use any of the pools"
-        )
+        hint = "put PettingZooEnv around it and use any of the pools"
+        raise TypeError(f"{env} is turn-based (its metadata has no is_parallelizable); {hint}")
     check_agents(env)
     return aec_to_parallel(env) if is_aec else env
 
@@ -42,15 +40,12 @@ def as_parallel(env: Any) -> Any:
 def check_agents(env: Any) -> None:
     """Raise unless this is an env of PettingZoo that names all agents that may ever appear."""
     if not isinstance(env, (AECEnv, ParallelEnv)):
-        raise TypeError(
-            f"got {type(env).__name__}, which is neither a PettingZoo AECEnv nor a ParallelEnv;"
-            " a Gymnasium env goes into a pool unchanged"
-        )
+        text = "is neither a PettingZoo AECEnv nor a ParallelEnv; a Gymnasium env goes into a pool"
+        raise TypeError(f"got {type(env).__name__}, which {text} unchanged")
     agents = list(getattr(env, "possible_agents", None) or ())
     if not agents:
-        raise ValueError(
-            f"{env} has no possible_agents; rows need to know all agents that may ever appear"
-        )
+        text = "has no possible_agents; rows need to know all agents that may ever appear"
+        raise ValueError(f"{env} {text}")
     for agent in agents:
         if not isinstance(agent, str):
             raise TypeError(f"{env}: the name of an agent must be a str, got {agent!r}")
@@ -115,10 +110,7 @@ def _below(env: Any, passed_by: set[Any]) -> Any:
 
 
 def converted_step(env: Any) -> Callable[[dict[str, Any]], Any] | None:
-    """PettingZoo's ``step`` of a converted parallel env, on a ``Direct`` of its AEC env.
-
-    It may be called until the next reset. None: the env was not converted.
-    """
+    """PettingZoo's ``step`` of a converted env on a ``Direct`` of it, until the next reset."""
     if type(env) is not aec_to_parallel_wrapper or "step" in vars(env):
         return None
     inner = SimpleNamespace(aec_env=Direct(env.aec_env))

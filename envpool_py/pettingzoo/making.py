@@ -45,10 +45,7 @@ def find_env(name: str) -> Callable[..., Any] | None:
 def make_by_name(
     name: str, kwargs: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]] = ()
 ) -> PettingZooEnv:
-    """Make the env of this name, as for ``find_env``, with rows of live agents alone.
-
-    ``kwargs`` are for what makes the env; ``wrappers`` go around it, the innermost first.
-    """
+    """Make the env of this name, with rows of live agents alone, the first wrapper innermost."""
     make = find_env(name)
     if make is None:
         raise ValueError(f"PettingZoo knows no env {name!r}")
@@ -74,11 +71,7 @@ class RandomLegalPolicy:
                 space.seed(int(state[0]))
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:
-        """Draw ``k`` actions.
-
-        ``obs`` is ``{"agent_id": (k,), "obs": (k, ...)}``, with ``"mask"`` where there is any;
-        ``env_ids`` is ``(k,)``.
-        """
+        """Draw an action for each of ``env_ids`` ``(k,)``, whose rows are columns in ``obs``."""
         masks = obs.get("mask", [None] * len(env_ids))
         actions = []
         for i, agent, mask in zip(env_ids.tolist(), obs["agent_id"], masks, strict=True):

@@ -119,11 +119,6 @@ class SB3MultiAgentVecEnv(OverPool):
         return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool.pool!r})"
 
     def reset(self) -> VecEnvObs:
-        """Reset all envs, with the seeds and options set for it; a step under way is cancelled.
-
-        Return the first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
-        EnvError: an env raised; the seeds and options are kept.
-        """
         obs, info = self._reset_pool(self._seeds[:: len(self.possible_agents)])
         for env in range(len(self.pool)):
             self._note_reset(env, info)
@@ -177,9 +172,8 @@ class SB3MultiAgentVecEnv(OverPool):
         """The info of each row; of an env that is over, those of the ended episode."""
         infos: list[dict[str, Any]] = []
         errors = info.get("env_error", [None] * len(self.pool))
-        for running, ended, error in zip(
-            info["agent_infos"], info["final_infos"], errors, strict=True
-        ):
+        rows = zip(info["agent_infos"], info["final_infos"], errors, strict=True)
+        for running, ended, error in rows:
             own = running if ended is None else ended
             shared = {} if error is None else {"env_error": error}
             infos += [{**own.get(agent, {}), **shared} for agent in self.possible_agents]
@@ -237,7 +231,10 @@ class SB3MultiAgentVecEnv(OverPool):
         self._options: list[dict[str, Any]] = [{} for _ in range(len(self.pool))]
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Which actions are legal in every row, bool ``(num_envs, n)``; all where not active."""
+        """The legal actions of each row, bool ``(num_envs, n)``, all where not active.
+
+        AttributeError if the agents have none.
+        """
         if self._masks is None:
             raise AttributeError("the agents have no action_masks")
         return self._masks.copy()
@@ -249,7 +246,7 @@ class SB3MultiAgentVecEnv(OverPool):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
-        """As above, but ``"action_masks"`` gives the mask of each row."""
+        """Call a method of each row's env; ``"action_masks"`` gives masks, bool ``(n,)`` by row."""
         if method_name == _MASKS and self._masks is not None:
             return list(self._masks[self._get_indices(indices)])
         return super().env_method(method_name, *method_args, indices=indices, **kwargs)

@@ -37,10 +37,7 @@ INFOS = "agents"
 
 
 class RowSpace(gym.spaces.Dict):
-    """The space of a row, shown as the spaces of the agents, which its user knows.
-
-    ``own`` are these, in the order of ``possible_agents``; ``state`` that of the state, or None.
-    """
+    """The space of a row, shown as ``own``, the spaces of the agents, which its user knows."""
 
     def __init__(self, own: AgentSpaces, state: gym.Space[Any] | None) -> None:
         parts: dict[str, gym.Space[Any]] = {
@@ -77,8 +74,7 @@ def _in_order(own: dict[str, gym.Space[Any]]) -> gym.spaces.Dict:
 class PackedEnv:
     """A parallel env, or one that ``as_parallel`` takes, with rows instead of dicts by agent.
 
-    ``env_fn`` makes it; ``with_state`` says whether rows hold ``env.state()``. ``warned``: what was
-    warned of; the envs of a pool that are in one process share it.
+    ``warned``: what was warned of; the envs of a pool that are in one process share it.
     """
 
     def __init__(
@@ -137,10 +133,7 @@ class PackedEnv:
     def step(
         self, action: Mapping[str, Any]
     ) -> tuple[dict[str, Any], NDArray[np.float64], bool, bool, dict[str, Any]]:
-        """Carry out the actions of those agents that are alive; return the row.
-
-        Its reward is a vector, and it is terminated when no agent is left.
-        """
+        """Carry out the actions of live agents; the row is terminated when none is left."""
         acted = self._alive
         step = self._converted_step or self.env.step
         result = _of_length(5, "step", step({agent: action[agent] for agent in acted}))

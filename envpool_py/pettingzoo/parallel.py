@@ -21,8 +21,8 @@ from envpool_py.env.spaces import Array
 from envpool_py.env_ids import IdArray, Ids
 from envpool_py.errors import closed_on_error, name_ids
 from envpool_py.options import Autoreset, Backend, NumProcesses
-from envpool_py.pettingzoo.actions import action_columns
-from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike, of_agent
+from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike, blank, of_agent
+from envpool_py.pettingzoo.convert import unknown_agent
 from envpool_py.pettingzoo.packed_env import (
     AGENTS,
     ALIVE,
@@ -201,13 +201,11 @@ class ParallelVectorEnv(PoolAdapter):
         """Reset envs and wait for all of them; the agents of an env share its seed.
 
         Return the observations and the info, as of ``step``, with rows in the order of the ids.
+        EnvError if an env raised; IndexError, TypeError or ValueError for wrong ids, seed, options.
         """
         obs, infos = self.pool.reset(env_id, id=id, seed=seed, options=options)
-        flags = np.zeros(len(infos), dtype=np.bool_)
-        batch = self._by_agent(
-            (obs, np.zeros((len(infos), len(self._spaces))), flags, flags, infos)
-        )
-        return batch[0], batch[4]
+        flags, rewards = np.zeros(len(infos), np.bool_), np.zeros((len(infos), len(self._spaces)))
+        return self._by_agent((obs, rewards, flags, flags, infos))[::4]
 
     def step(self, actions: Any, id: Ids = None, *, env_id: Ids = None) -> AgentStep:
         """Step envs; in async mode: send the actions, and return the next partial batch.
@@ -252,7 +250,7 @@ class ParallelVectorEnv(PoolAdapter):
         self.pool.send(self._checked(actions, ids), ids)
 
     def recv(self) -> AgentStep:
-        """The next batch of rows, of steps and resets in flight, as ``step(None)``."""
+        """The next batch of what is in flight, in the form of ``step``; ValueError: nothing is."""
         return self._by_agent(self.pool.recv())
 
     async def recv_async(self) -> AgentStep:
@@ -296,7 +294,7 @@ class ParallelVectorEnv(PoolAdapter):
         return spaces.stack_objects(states, spaces.Leaf((), (), None, stacked=True))
 
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
-        """Seed all envs, each by one reset whose observation is dropped, and the action spaces."""
+        """Seed all envs, each by one reset without observation; return ``[[s0], [s1], ...]``."""
         seeds = self.pool.seed(seed)
         self._alive[:] = self.pool.get_env_attr("alive")
         return seeds
@@ -323,13 +321,11 @@ class ParallelVectorEnv(PoolAdapter):
         self.pool._inner.check_free(ids)
         alive = self._alive[ids]
         if self.autoreset_mode is None:
-            over = ids[~alive.any(axis=1)]
-            if len(over):
-                raise ResetNeeded(
-                    f"{name_ids(over.tolist())}: no agent is alive; reset before step, or pass"
-                    ' autoreset_mode="same_step"'
-                )
-        return action_columns(self._spaces, actions, ids.tolist(), alive)
+            over = ids[~alive.any(axis=1)].tolist()
+            if over:
+                hint = 'reset before step, or pass autoreset_mode="same_step"'
+                raise ResetNeeded(f"{name_ids(over)}: no agent is alive; {hint}")
+        return _action_columns(self._spaces, actions, ids.tolist(), alive)
 
     def _by_agent(self, batch: StepResult) -> AgentStep:
         """A batch of the pool in the form that is returned; with ``copy`` all of it is new."""
@@ -370,13 +366,10 @@ class ParallelVectorEnv(PoolAdapter):
         if self._restarts:
             info["env_error"] = spaces.objects([each.get("env_error") for each in infos])
         if self.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP:
-            finals = [each if "final_obs" in each else None for each in infos]
-            info["final_obs"] = spaces.objects(
-                [each and each["final_obs"][AGENTS] for each in finals]
-            )
-            info["final_infos"] = spaces.objects(
-                [each and each.get("final_info", {}).get(INFOS, {}) for each in finals]
-            )
+            ended = [each if "final_obs" in each else None for each in infos]
+            last = [each and each["final_obs"][AGENTS] for each in ended]
+            last_infos = [each and each.get("final_info", {}).get(INFOS, {}) for each in ended]
+            info["final_obs"], info["final_infos"] = map(spaces.objects, (last, last_infos))
         return obs, self._columns(reward.copy()), terminations, truncations, info
 
     def _columns(self, matrix: Array) -> ByAgent:
@@ -384,6 +377,74 @@ class ParallelVectorEnv(PoolAdapter):
 
 
 forward_to_pool(ParallelVectorEnv, "pool")
+
+
+def _action_columns(
+    own: AgentSpaces, actions: Any, ids: list[int], alive: NDArray[np.bool_]
+) -> dict[str, Any]:
+    """The actions of a batch as a column per agent, with zeros for agents not ``alive`` ``(k, n)``.
+
+    ``actions`` are as in ``ParallelVectorEnv.step``, of the ``k`` envs ``ids``. TypeError for
+    another form, ValueError for an unknown agent, an action missing or in excess, or another count.
+    """
+    if not isinstance(actions, Mapping):
+        actions = _by_agent(own, actions, ids, alive)
+    for agent in actions:
+        if agent not in own:
+            raise ValueError(f"actions: {unknown_agent(agent, own)}")
+    columns = {}
+    for (agent, (_, space)), acts in zip(own.items(), alive.T.tolist(), strict=True):
+        column = actions.get(agent, [None] * len(ids))
+        if isinstance(column, np.ndarray) and column.ndim and column.dtype.hasobject:
+            column = list(column)
+        if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
+            raise TypeError(f"agent {agent!r}: got a scalar, not {len(ids)} actions")
+        counted = isinstance(column, list) or hasattr(column, "ndim")
+        if counted and len(column) != len(ids):
+            raise ValueError(f"agent {agent!r}: got {len(column)} actions for {len(ids)} envs")
+        if isinstance(column, (list, tuple)):
+            for i, action, act in zip(ids, column, acts, strict=False):
+                if act and action is None:
+                    raise ValueError(f"env {i}: no action for agent {agent!r}, which is alive")
+            column = _filled(space, column)
+        columns[agent] = column
+    return columns
+
+
+def _filled(space: gym.Space[Any], actions: Any) -> Any:
+    """Return actions with zeros for None; for a Dict or Tuple space as a tree of columns."""
+    layout = spaces.layout_of(space)
+    if any(action is None for action in actions):
+        zeros = blank(space)
+        actions = [zeros if action is None else action for action in actions]
+    if spaces.is_leaf(layout) or (isinstance(layout, tuple) and isinstance(actions, tuple)):
+        return actions  # one leaf, or a tuple of columns already
+    rows = [spaces.split(layout, action, "action") for action in actions]
+    leaves = range(len(spaces.leaves(layout)))
+    return spaces.join(layout, [[row[m] for row in rows] for m in leaves])
+
+
+def _by_agent(
+    own: AgentSpaces, actions: Any, ids: list[int], alive: NDArray[np.bool_]
+) -> dict[str, list[Any]]:
+    """Convert a dict of actions per env, of live agents only, to a list of actions per agent."""
+    if isinstance(actions, (str, bytes)) or not hasattr(actions, "__len__"):
+        forms = "a dict {agent: k actions} or a sequence of k dicts {agent: action}"
+        raise TypeError(f"actions: got a {type(actions).__name__}; pass {forms}")
+    if len(actions) != len(ids):
+        raise ValueError(f"got {len(actions)} actions for {len(ids)} envs")
+    for i, row, acts in zip(ids, actions, alive.tolist(), strict=True):
+        if not isinstance(row, Mapping):
+            text = f"actions must be a dict {{agent: action}}, got {type(row).__name__}"
+            raise TypeError(f"env {i}: {text}")
+        for agent in row:
+            if agent not in own:
+                raise ValueError(f"env {i}: {unknown_agent(agent, own)}")
+        for agent, act in zip(own, acts, strict=True):
+            if not act and row.get(agent) is not None:
+                text = f"an action for agent {agent!r}, which is not alive; leave it out"
+                raise ValueError(f"env {i}: {text}, or pass None")
+    return {agent: [row.get(agent) for row in actions] for agent in own}
 
 
 def _on_inner(env: PackedEnv, function: Callable[..., _R], /, *args: Any, **kwargs: Any) -> _R:

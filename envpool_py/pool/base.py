@@ -494,9 +494,8 @@ class BaseVectorEnv:
             warn(str(error), RuntimeWarning)
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            f"{type(self).__name__} cannot be copied or pickled; make another from its env_fns"
-        )
+        text = "cannot be copied or pickled; make another from its env_fns"
+        raise TypeError(f"{type(self).__name__} {text}")
 
     def __enter__(self) -> Self:
         self._assert_open()

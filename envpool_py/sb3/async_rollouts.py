@@ -91,13 +91,12 @@ class AsyncRollouts:
     ``VecNormalize`` updates its statistics with each partial batch.
 
     Args:
-        *args: as for the algorithm.
         wait_num: how many envs the policy waits for. None: those that are ready, and, with ``k``
             ready, the next one if it comes within the ``k``-th part of the time of a policy call;
             or all envs, if rollouts so take less time, which is measured. With ``num_envs`` the
             weights are those of the algorithm without this class, bit for bit.
-        **kwargs: as for the algorithm; a class with keywords of its own needs an ``__init__`` that
-            names them, for type checkers.
+        *args, **kwargs: as for the algorithm; a class with keywords of its own needs an
+            ``__init__`` that names them, for type checkers.
 
     Raises:
         TypeError: the class has no on-policy algorithm after it, or one that defines its own
@@ -116,17 +115,16 @@ class AsyncRollouts:
 
     @classmethod
     def _check_loop(cls) -> None:
-        """Raise TypeError unless the algorithm's ``collect_rollouts`` is one that is known."""
         after = cls.__mro__[cls.__mro__.index(AsyncRollouts) + 1 :]
+        name = cls.__name__
         if OnPolicyAlgorithm not in after:
-            text = "AsyncRollouts needs an on-policy algorithm after it, as PPO"
-            raise TypeError(f"{cls.__name__}: {text}")
+            raise TypeError(f"{name}: AsyncRollouts needs an on-policy algorithm after it, as PPO")
         owner = next(base for base in after if "collect_rollouts" in vars(base))
         if f"{owner.__module__}.{owner.__name__}" not in _KNOWN_LOOPS:
+            text = "it works with PPO, A2C, TRPO, MaskablePPO, and subclasses that inherit theirs"
             raise TypeError(
-                f"{cls.__name__}: {owner.__name__} defines its own collect_rollouts, which"
-                " AsyncRollouts does not know; it works with PPO, A2C, TRPO and MaskablePPO, and"
-                f" subclasses that inherit theirs; use {owner.__name__} without AsyncRollouts"
+                f"{name}: {owner.__name__} defines its own collect_rollouts, which AsyncRollouts"
+                f" does not know; {text}; use {owner.__name__} without AsyncRollouts"
             )
 
     def __init__(
@@ -154,20 +152,15 @@ class AsyncRollouts:
         *args: Any,
         **kwargs: Any,
     ) -> bool:
-        """Fill the rollout buffer, as the method of the same name of Stable-Baselines3 does.
-
-        Return False if the callback has ended the training. EnvError if an env failed.
-        """
+        """Fill the rollout buffer; False: the callback has ended it. EnvError if an env failed."""
         model: Any = self
         partial = self._check(env)
         whole = self._takes_all() if self.wait_num is None else self.wait_num == env.num_envs
         loop = super().collect_rollouts.__func__  # type: ignore[misc]
         with contextlib.nullcontext() if whole else partial:
-            steps: Any = (
-                _WholeSteps(model.policy, env)
-                if whole
-                else _Steps(model, env, partial, n_rollout_steps, self.wait_num)
-            )
+            steps: Any = _WholeSteps(model.policy, env)
+            if not whole:
+                steps = _Steps(model, env, partial, n_rollout_steps, self.wait_num)
             args = steps.env, callback, rollout_buffer, n_rollout_steps, *args
             try:
                 goes_on: bool = loop(Overlay(model, policy=steps.policy), *args, **kwargs)
@@ -192,10 +185,7 @@ class AsyncRollouts:
 
 
 class _WholeSteps:
-    """The steps of a rollout in whole batches, those of Stable-Baselines3.
-
-    ``seconds`` is the time in which the env has stepped and the policy has chosen actions.
-    """
+    """The steps of a rollout in whole batches; ``seconds`` is their time, with the policy's."""
 
     def __init__(self, policy: Any, env: Any) -> None:
         self.seconds = 0.0
@@ -216,10 +206,8 @@ class _WholeSteps:
 class _Steps:
     """The steps of a rollout in partial batches.
 
-    Step ``t`` of env ``n`` is at ``[t, n]`` of each column.
-
-    ``wait_num``: for how many envs the policy waits; None: for those that are ready soon.
-    ``seconds`` is the time in which ``step`` has waited and chosen actions.
+    Step ``t`` of env ``n`` is at ``[t, n]`` of each column. ``seconds`` is the time in which
+    ``step`` has waited and chosen actions.
     """
 
     def __init__(
@@ -298,7 +286,6 @@ class _Steps:
         return ids
 
     def _act(self, ids: NDArray[np.intp]) -> None:
-        """Choose the actions of these envs and send them."""
         model, begun = self._model, time.perf_counter()
         if len(ids) == self._num_envs:
             ids = self._everyone
@@ -338,10 +325,7 @@ class _Steps:
             policy.action_dist.exploration_mat = self._noise[ids[0]]
 
     def end(self, model: Any) -> None:
-        """Receive what is in flight, and set each env's latest observation.
-
-        If an env has failed, there is none, so that the next ``learn`` resets the envs.
-        """
+        """Receive what is in flight; set the latest observations, or None if an env has failed."""
         model._last_obs = None  # noqa: SLF001 - its algorithm
         with contextlib.suppress(EnvError):
             while self._partial.pool.waiting_id:

@@ -32,10 +32,7 @@ _PER_ENV: dict[str, tuple[str, ...]] = {
 
 
 class Overlay:
-    """An object with other values of some attributes; the object itself does not change.
-
-    All other attributes are read and set on the object.
-    """
+    """An object with other values of some attributes; others are read and set on the object."""
 
     def __init__(self, of: Any, **replaced: Any) -> None:
         vars(self).update(replaced, _of=of)
@@ -60,13 +57,9 @@ class PartialSteps:
 
     A context: on leaving it, requests in flight are cancelled; then the envs need a reset.
 
-    Args:
-        venv: a ``PoolVecEnv``, or wrappers around one. A wrapper that is neither ours nor
-            Stable-Baselines3's needs a class attribute ``per_env``: the names of its arrays, or
-            dicts of arrays, with one row per env.
-
-    Raises:
-        UnsuitableEnvError: another VecEnv, or a wrapper that cannot step some envs alone.
+    ``venv`` is a ``PoolVecEnv``, or wrappers around one. A wrapper that is neither ours nor
+    Stable-Baselines3's needs a class attribute ``per_env``: the names of its arrays, or dicts of
+    arrays, with one row per env. UnsuitableEnvError for another VecEnv, or a wrapper without it.
     """
 
     def __init__(self, venv: Any) -> None:
@@ -112,10 +105,7 @@ class PartialSteps:
             self.pool.wait_num, self.pool.timeout = self._before
 
     def send(self, actions: Any, ids: NDArray[np.intp]) -> None:
-        """Begin a step of the envs ``ids`` ``(k,)``, with actions ``(k, *shape)``.
-
-        If these are all envs, they are in order.
-        """
+        """Begin a step of the envs ``ids`` ``(k,)``, in order if they are all; ``k`` actions."""
         self._ids = ids if len(ids) < len(self.pool) else None
         self._top.step_async(actions)
 

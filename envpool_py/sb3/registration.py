@@ -13,10 +13,9 @@ _OURS, _THEIRS = "envpool_py.sb3.common.vec_env", "stable_baselines3.common.vec_
 
 
 def register() -> bool:
-    """Import Stable-Baselines3 and register all classes of ours with its classes.
+    """Import Stable-Baselines3, register all our classes, and return whether it is installed.
 
     A program needs this only if it imports Stable-Baselines3 after it has constructed a VecEnv.
-    Return whether Stable-Baselines3 is installed.
     """
     try:
         importlib.import_module(_THEIRS)

@@ -42,7 +42,6 @@ class Part:
     name: str
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Take the arguments of any class, and ignore them."""
         return super().__new__(cls)
 
     def __setstate__(self, state: Any) -> None:
@@ -121,13 +120,7 @@ _FUNCTIONS: dict[str, Any] = {
 
 
 def parts_of(path: Path) -> Any:
-    """The value of a pickle, with a ``Part`` for each object.
-
-    Raises:
-        OSError: the file can't be read.
-        ValueError: it is no regular file.
-        DamagedFileError: it is no pickle, or names what is no part of a VecNormalize.
-    """
+    """The value of a pickle, with a ``Part`` for each object; DamagedFileError if it is unfit."""
     with open_file(path) as file:
         data = file.read()
     try:
@@ -175,10 +168,8 @@ class _Unpickler(pickle.Unpickler):
         if short in _FUNCTIONS:
             return functools.partial(_FUNCTIONS[short])  # a new one: its attributes can be set
         if not (full.startswith(_PARTS) or _BUILT_IN.fullmatch(full)):
-            raise ValueError(
-                f"it names {full!r:.200}, which is no part of a VecNormalize; trusted=True reads"
-                " the file nevertheless, and runs its code"
-            )
+            hint = "trusted=True reads the file nevertheless, and runs its code"
+            raise ValueError(f"it names {full!r:.200}, no part of a VecNormalize; {hint}")
         base = _Dtype if short == "numpy.dtype" else Part
         if full not in self._classes:
             self._classes[full] = type("Part", (base,), {"name": full})

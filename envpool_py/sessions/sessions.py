@@ -26,7 +26,7 @@ from envpool_py.sessions.outcomes import Outcome, Outcomes, T, V
 from envpool_py.worker import supervisor
 
 #: (observation, reward, terminated, truncated, info)
-Row: TypeAlias = "tuple[Any, Any, bool, bool, dict[str, Any]]"
+Row: TypeAlias = "tuple[Any, float, bool, bool, dict[str, Any]]"
 Conversation: TypeAlias = Callable[[T], Awaitable[V]]
 Tasks: TypeAlias = Iterable[T] | AsyncIterable[T]
 
@@ -46,7 +46,7 @@ class Session:
     obs: Any
     info: dict[str, Any]
     done = _entered = _holds = False
-    episode_return: Any = 0.0
+    episode_return: float = 0.0
 
     def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
         self._sessions, self._take, self._timeout, self._reset = sessions, take, timeout, reset

@@ -33,10 +33,9 @@ class VectorEnvNormObs(VectorEnvWrapper):
     Args:
         venv: the pool to wrap, or a wrapper around it; or another library's vector env that has
             ``reset(id)``, ``step(action, id)`` and an ``observation_space``, as EnvPool's has.
-        update_obs_rms: whether observations update the statistics.
+        update_obs_rms: whether observations update the statistics; an attribute that may be set.
 
     Attributes:
-        update_obs_rms: as given; may be changed at any time.
         obs_rms: the statistics: a ``RunningMeanStd`` for an observation that is one array; for Dict
             and Tuple spaces a dict or tuple of them; None for a part that is not normalised.
 
@@ -53,10 +52,7 @@ class VectorEnvNormObs(VectorEnvWrapper):
         self.set_obs_rms(statistics.for_space(self._spaces()[0]))
 
     def _spaces(self) -> Sequence[gym.Space[Any] | None]:
-        """The observation space of each env; a vector env of another library has one for all.
-
-        Only that of env 0 makes statistics: ``set_obs_rms`` checks the form of all others.
-        """
+        """The observation space of each env; a vector env of another library has one for all."""
         spaces = self.venv.observation_space
         return spaces if isinstance(spaces, list) else [spaces]
 

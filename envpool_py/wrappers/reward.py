@@ -38,9 +38,8 @@ class NormalizeReward(VectorEnvWrapper):
     def __init__(self, venv: BaseVectorEnv, gamma: float = 0.99, epsilon: float = 1e-8) -> None:
         super().__init__(venv)
         if not (0 <= gamma <= 1 and epsilon > 0):
-            raise ValueError(
-                f"gamma must be from 0 to 1 and epsilon above 0, got {gamma} and {epsilon}"
-            )
+            text = f"got {gamma} and {epsilon}"
+            raise ValueError(f"gamma must be from 0 to 1 and epsilon above 0, {text}")
         self.gamma = gamma
         # As Stable-Baselines3's and Gymnasium's, it begins with a variance of 1 of little weight.
         self.return_rms = RunningMeanStd(clip_max=None, epsilon=epsilon, count=1e-4)
@@ -48,7 +47,7 @@ class NormalizeReward(VectorEnvWrapper):
         self._returns = np.zeros(len(venv))
 
     def seed(self, seed: Any = None) -> list[list[int | None]]:
-        """Seed and reset every env."""
+        """Seed and reset every env, as of the pool; the discounted returns begin at 0."""
         seeds = self.venv.seed(seed)
         self._returns[:] = 0
         return seeds

@@ -24,11 +24,9 @@ class RunningMeanStd:
         count: the weight of ``mean`` and ``std`` in rows; with 0 the first update replaces them.
 
     Attributes:
-        mean: float64 array of the shape of a row, ``()`` until that is known.
-        var: the variance, float64, of the shape of ``mean``.
+        mean, var: float64 arrays of the shape of a row, ``()`` until that is known.
         count: ``count`` as given, plus the number of rows seen.
-        clip_max: as given.
-        eps: ``epsilon`` as given.
+        clip_max, eps: ``clip_max`` and ``epsilon`` as given.
 
     Raises:
         TypeError: one of them is no real number.
@@ -75,10 +73,8 @@ class RunningMeanStd:
         if rows.ndim == 0:
             raise ValueError(f"batch: got the scalar {rows}; its first axis must count rows")
         if (self.count or self.mean.ndim) and rows.shape[1:] != self.mean.shape:
-            raise ValueError(
-                f"batch: rows have shape {rows.shape[1:]},"
-                f" but the statistics have {self.mean.shape}"
-            )
+            text = f"rows have shape {rows.shape[1:]}, but the statistics have {self.mean.shape}"
+            raise ValueError(f"batch: {text}")
         added = len(rows)
         if not added:
             return

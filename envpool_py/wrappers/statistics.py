@@ -56,11 +56,7 @@ def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningM
 
 
 def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
-    """Check that ``tree`` can normalise the observations of ``space``; None: undeclared.
-
-    TypeError if a part of the tree is no statistics, or of another kind than the space; ValueError
-    for other keys, another length or shape.
-    """
+    """Raise TypeError or ValueError unless ``tree`` fits ``space``; None: undeclared."""
     if isinstance(tree, (dict, tuple)):
         kind = gym.spaces.Dict if isinstance(tree, dict) else gym.spaces.Tuple
         if space is not None and not isinstance(space, kind):
@@ -83,9 +79,8 @@ def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
 def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
     """Return the batch with every leaf normalised; with ``update`` update the statistics first.
 
-    The batch, which is not written to, is an array ``(k, ...)``, an object array ``(k,)`` of dicts
-    or tuples, or a dict or tuple of arrays; so is the result. TypeError for rows that are no
-    numbers where the tree has a ``RunningMeanStd``, ValueError for other keys, lengths or shapes.
+    A batch, which does not change, is an array ``(k, ...)``, an object array ``(k,)`` of dicts or
+    tuples, or a dict or tuple of arrays. TypeError or ValueError if the tree has another form.
     """
     in_rows = isinstance(batch, np.ndarray) and batch.dtype == object
     if in_rows and not len(batch):
@@ -96,10 +91,9 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
             return column
         if not isinstance(column, np.ndarray) or column.dtype == object:
             row = column[0] if isinstance(column, np.ndarray) else column
-            raise TypeError(
-                f"obs: got a {type(row).__name__}, which one RunningMeanStd can't normalise;"
-                " declare an observation_space, or give set_obs_rms statistics of its form"
-            )
+            hint = "declare an observation_space, or give set_obs_rms statistics of its form"
+            got = f"got a {type(row).__name__}, which one RunningMeanStd can't normalise"
+            raise TypeError(f"obs: {got}; {hint}")
         if update:
             rms.update(column)
         return rms.norm(column)
@@ -162,19 +156,13 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
 
 
 def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike[str]) -> None:
-    """Read a file of ``save`` into the leaves of ``tree``; nothing in the file is unpickled.
-
-    ValueError if it is no file of ``save``, or has statistics of other observations than those of
-    ``tree`` and ``space``; ``tree`` does not change then.
-    """
+    """Read a file of ``save`` into the leaves of ``tree``; ValueError if it has another form."""
     name = os.fspath(path)
     stored = _read(name)
     present = dict(leaves(tree))
     if stored.keys() != present.keys():
-        raise ValueError(
-            f"{name}: has statistics at {sorted(map(str, stored))},"
-            f" but obs_rms has them at {sorted(map(str, present))}"
-        )
+        there, here = sorted(map(str, stored)), sorted(map(str, present))
+        raise ValueError(f"{name}: has statistics at {there}, but obs_rms has them at {here}")
     new = (stored[leaf_path] for leaf_path in present)
     check(map_tree(lambda leaf: None if leaf is None else next(new), tree), space, name)
     for leaf_path, leaf in present.items():

@@ -25,10 +25,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _observed(method: Method) -> Method:
-    """Return the pool's method with ``observations`` and ``_returned`` applied to its result.
-
-    It has the signature and the text of the pool's, whatever these become.
-    """
+    """The pool's method, with ``observations`` and ``_returned`` applied to its result."""
 
     @functools.wraps(method)
     def call(wrapper: VectorEnvWrapper, *args: Any, **kwargs: Any) -> Any:
@@ -51,14 +48,8 @@ class VectorEnvWrapper(BaseVectorEnv):
     ``action_space``, which a wrapper may replace. If one wrapper is around another, the outer one
     reads the attributes of the inner one; set them on ``wrapper.venv``.
 
-    Args:
-        venv: the pool to wrap, or a wrapper around it.
-
-    Attributes:
-        venv: as given.
-
-    Raises:
-        TypeError: ``venv`` is no ``BaseVectorEnv``.
+    ``venv``, an argument and an attribute, is the pool, or a wrapper around it; TypeError if it is
+    no ``BaseVectorEnv``.
     """
 
     # BaseVectorEnv's constructor is not called, because a wrapper holds a pool and is not one.
@@ -150,9 +141,8 @@ class _Forwarded:
         self.name, self.pool = name, pool
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        return getattr(
-            BaseVectorEnv if instance is None else getattr(instance, self.pool), self.name
-        )
+        pool = BaseVectorEnv if instance is None else getattr(instance, self.pool)
+        return getattr(pool, self.name)
 
 
 class _ForwardedValue(_Forwarded):
@@ -163,12 +153,7 @@ class _ForwardedValue(_Forwarded):
 
 
 def forward_to_pool(cls: type[Any], pool: str) -> None:
-    """Give a class a descriptor for each name of a pool that it does not define.
-
-    Args:
-        cls: the class; it may be none of a pool.
-        pool: the attribute of its instances that is the pool.
-    """
+    """Give a class a descriptor for each name of a pool that it lacks; ``pool``: its attribute."""
     for base in BaseVectorEnv.__mro__[:-1]:
         for name, attribute in vars(base).items():
             if name.startswith("__") or name in vars(cls):
@@ -194,7 +179,6 @@ def is_last(info: dict[str, Any]) -> bool:
 
 
 def _stack_like(batch: Any, rows: list[Any]) -> Any:
-    """Stack single observations into a batch of the form of ``batch``."""
 
     def stack(like: Any, *values: Any) -> Any:
         if like.dtype == object or any(np.shape(value) != like.shape[1:] for value in values):

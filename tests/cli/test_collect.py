@@ -20,7 +20,7 @@ from tests.support.episodes import check_by_hand
 from tests.support.helpers import ROOT, wait_until
 
 PARTS = "tests.cli.parts"
-COLLECT = [sys.executable, "-m", "envpool_py.cli", "collect"]
+COLLECT = [sys.executable, "-m", "envpool_py", "collect"]
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
 
 

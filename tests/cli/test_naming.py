@@ -55,7 +55,7 @@ def test_the_transcripts_of_the_docs(folder, cli, caplog):
         typed = [text[6:] for text in expected if text.startswith("(Pdb) ")]
         words = f"{line} {SHORTER.get(name, '')}"
         if typed or name == "timeline":  # the debugger reads stdin; matplotlib keeps fonts open
-            program = [sys.executable, "-m", "envpool_py.cli", *shlex.split(words)]
+            program = [sys.executable, "-m", "envpool_py", *shlex.split(words)]
             environ = {**os.environ, "PYTHONPATH": str(ROOT)}
             options = {"input": "\n".join(typed), "capture_output": True, "text": True}
             done = subprocess.run(program, env=environ, check=False, timeout=170, **options)

@@ -55,7 +55,7 @@ def test_no_episodes_and_letters_that_the_terminal_lacks(tmp_path, cli):
     assert json.loads(cli(f"show {path} --json -").out)["returns"] == []
     save(path, [EPISODE], *SPACES, {"env_id": "Gr\u00f6\u00dfe-v0"})
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
-    program = [sys.executable, "-m", "envpool_py.cli", "show", str(path)]
+    program = [sys.executable, "-m", "envpool_py", "show", str(path)]
     done = subprocess.run(program, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert r"Gr\xf6\xdfe-v0" in done.stdout

@@ -59,7 +59,7 @@ def test_the_crash_of_readme_is_real(tmp_path):
         typed = [text.removeprefix("(Pdb) ") for text in lines if text.startswith("(Pdb) ")]
         shown = [text for text in lines if not text.startswith("(Pdb) ")]
         done = subprocess.run(
-            [sys.executable, "-m", "envpool_py.cli", *shlex.split(line)],
+            [sys.executable, "-m", "envpool_py", *shlex.split(line)],
             input="\n".join([*typed, "q"]),
             capture_output=True,
             text=True,

@@ -119,7 +119,7 @@ MADE = [
     (CHEAP, {}, SHARED),
     *((CHEAP, o, SPREAD) for o in ({"caller_steps": False}, RESTART)),
     *((CHEAP, o, SPREAD) for o in ({"step_timeout": 9.0}, {"num_processes": 2})),
-    (CHEAP, {"on_error": "raise", "max_restarts": 3}, SPREAD),  # the caller steps none
+    (CHEAP, {"on_error": "raise"}, SPREAD),  # the caller steps none
     (CHEAP, {"context": "fork"}, SPREAD),
     (CHEAP, TWO | {"context": "fork"}, FEW_SPREAD),
     (CHEAP, {"wait_num": 8}, "ShmemVectorEnv(num_envs=64, wait_num=8, num_processes=2)"),
@@ -129,7 +129,7 @@ MADE = [
         for o in ({"threads_per_process": 2}, {"step_timeout": None}, RESTART)
     ),
     (CHEAP, TWO | RESTART | {"backend": "dummy"}, FEW),
-    (CHEAP, TWO | {"on_error": "raise", "max_restarts": 3}, FEW),
+    (CHEAP, TWO | {"on_error": "raise"}, FEW),
     (BUSY, {"num_envs": 5}, "ShmemVectorEnv(num_envs=5, num_processes=2)"),
     (CHEAP, TWO | {"wait_num": 1}, "ShmemVectorEnv(num_envs=2, wait_num=1, num_processes=2)"),
     (IDLE, TWO, FEW_SPREAD),

@@ -53,7 +53,7 @@ def test_a_vector_env_names_the_space_that_is_missing(name):
         i = 0 if len({*fns}) == 1 else 1
         with pytest.raises((TypeError, RuntimeError), match=f"env {i}: {name} is"):
             VectorEnv(fns, context="fork")
-    with pytest.raises(TypeError, match=f"env 0: {name} is missing; a VectorEnv needs it"):
+    with pytest.raises(TypeError, match=f"env 0: {name} is missing; set self.{name} = gym"):
         make_vec(lambda: Bare(name), 2, "sync")
 
 

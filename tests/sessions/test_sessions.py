@@ -211,8 +211,8 @@ async def test_a_process_that_ends_is_always_replaced(place, mode):
         return k
 
     fns = [functools.partial(FailingEnv, tag) for tag in range(3)]
-    options = {"max_restarts": None, "restart_backoff": 1e-3}
-    pool = PLACES[place](fns, on_error=mode, **options)
+    unlimited = {"max_restarts": None} if mode == "restart" else {}
+    pool = PLACES[place](fns, on_error=mode, restart_backoff=1e-3, **unlimited)
     async with open_sessions(pool) as sessions:
         outcomes = await sessions.map(conversation, range(20), on_failure="record")
         killed = [one for one in outcomes if one.task % 5 == 3]

@@ -60,7 +60,7 @@ OPTIONS = {
     "recycle": (3, {}),
     "validate": ("always", {}),
     "on_error": ("restart", {}),
-    "max_restarts": (3, {}),
+    "max_restarts": (3, {"on_error": "restart"}),
     "restart_backoff": (0.5, {}),
     "on_restart": (note, {"on_error": "restart"}),
     "threads_per_process": (2, {}),

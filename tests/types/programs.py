@@ -236,6 +236,12 @@ reveal_type(SB3MultiAgentVecEnv([object]).step(np.zeros(2)))
 reveal_type(PettingZooEnv(object()).reset())
 reveal_type(PettingZooEnv(object()).step(0))
 reveal_type(next(replay("a.record", [object])))
+
+async def main() -> None:
+    async with make("CartPole-v1", 2).sessions() as sessions:
+        session = await sessions.open()
+        reveal_type(await session.step(0))
+        reveal_type(session.episode_return)
 """
 MISSPELT = {
     "a task of another type": ASYNC_ENV

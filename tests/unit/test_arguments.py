@@ -55,7 +55,9 @@ WRONG = [
     (POLICY, ("restart", 0, 0.0, None), ValueError, "max_restarts.*0"),
     (POLICY, ("restart", 1, -1.0, None), ValueError, "restart_backoff.*-1"),
     (POLICY, ("restart", 1, 0.0, 5), TypeError, "on_restart.*int"),
-    (POLICY, ("raise", 1, 0.0, print), ValueError, "on_restart is never called"),
+    (POLICY, ("raise", 10, 0.0, print), ValueError, "on_restart need on_error='restart'"),
+    (POLICY, ("raise", 1), ValueError, "max_restarts and on_restart need"),
+    (POLICY, ("raise", None), ValueError, "max_restarts and on_restart need"),
     (ENV_FNS, ([],), ValueError, "env_fns is empty"),
     (ENV_FNS, (CountEnv,), TypeError, "env_fns must be a sequence"),
     (ENV_FNS, ([CountEnv, CountEnv()],), TypeError, "env 1: .* got CountEnv; pass a callable"),
@@ -76,7 +78,7 @@ def test_what_is_accepted():
     assert ENV_FNS(iter([print])) == [print]
     assert WAIT(None, 3) == WAIT(np.int8(3), 3) == 3
     assert TIMEOUT("t", float("inf")) == float("inf")
-    assert TIMEOUT("t", None) is POLICY(max_restarts=None).max_restarts is None
+    assert TIMEOUT("t", None) is POLICY("restart", None).max_restarts is None
     assert mode(None) is mode(AutoresetMode.DISABLED) is None
     assert mode("next_step") == mode(AutoresetMode.NEXT_STEP) == "next_step"
     assert mode("same_step") == mode(AutoresetMode.SAME_STEP) == "same_step"

@@ -157,7 +157,6 @@ def _doubts_of_obs(name: str, space: spaces.Box) -> Iterator[str]:
 
 
 def _check_returned_values(env: Any, *, is_goal_env: bool) -> None:
-    """Check one reset and one step."""
     space = env.observation_space
     result = env.reset()
     is_pair = isinstance(result, tuple) and len(result) == 2
@@ -212,7 +211,6 @@ def _check_obs(obs: Any, space: Any, what: str) -> None:
 
 
 def _check_goal(compute_reward: Any, obs: Any, reward: Any, info: Any) -> None:
-    """Check that ``compute_reward`` gives the reward, of one goal and of two."""
     goals = [obs["achieved_goal"], obs["desired_goal"]]
     one = compute_reward(*goals, info)
     _require(one == reward, f"step() returned the reward {reward}, but compute_reward() {one}")
@@ -224,7 +222,6 @@ def _check_goal(compute_reward: Any, obs: Any, reward: Any, info: Any) -> None:
 
 
 def _returns_finite(env: Any) -> bool:
-    """Whether a few steps return only finite numbers."""
     values = [env.reset()[0]]
     for _ in range(10):
         obs, reward, terminated, truncated, _ = env.step(sample_action(env))

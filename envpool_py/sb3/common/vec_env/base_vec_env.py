@@ -105,7 +105,7 @@ class VecEnv(_TheirVecEnv):
         """
 
     def step(self, actions: NDArray[Any]) -> VecEnvStepReturn:
-        """Step all envs: ``step_async(actions)``, then ``step_wait()``."""
+        """``step_async(actions)``, then ``step_wait()``: their values and errors."""
         self.step_async(actions)
         return self.step_wait()
 
@@ -150,13 +150,13 @@ class VecEnv(_TheirVecEnv):
 
     @abstractmethod
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of each env: where it is, else on the outermost wrapper."""
+        """Set the attribute where it is, else on the outermost wrapper; EnvError if that raises."""
 
     @abstractmethod
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
-        """Call a method of each env, that of the outermost wrapper that has it."""
+        """Call a method of each env, of the outermost wrapper that has it; else EnvError."""
 
     @abstractmethod
     def env_is_wrapped(
@@ -184,7 +184,7 @@ class VecEnv(_TheirVecEnv):
             raise IndexError(text) from None
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """An RGB image ``(height, width, 3)`` of each env, or None."""
+        """An RGB image, uint8 ``(height, width, 3)``, of each env, or None."""
         raise NotImplementedError(f"{type(self).__name__} has no images")
 
     def render(self, mode: str | None = None) -> NDArray[Any] | None:

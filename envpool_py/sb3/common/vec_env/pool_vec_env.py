@@ -15,6 +15,7 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from envpool_py.env import spaces
+from envpool_py.env.common_spec import missing_space
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
@@ -59,18 +60,15 @@ class OverPool(PoolAdapter, VecEnv):
 
     def _assert_no_rollout(self) -> None:
         if self.in_rollout and self.pool.waiting_id:
-            raise AlreadyPendingCallError(
-                "other envs make their steps already, by AsyncRollouts; a callback must not use"
-                " the envs here: call it in _on_rollout_start or _on_rollout_end",
-                "step_async",
-            )
+            text = "other envs make their steps already, by AsyncRollouts; a callback must not use"
+            where = "the envs here: call it in _on_rollout_start or _on_rollout_end"
+            raise AlreadyPendingCallError(f"{text} {where}", "step_async")
 
     def _send(self, actions: Any) -> None:
         self.pool.send(actions)
         self._stepping = True
 
     def _received(self) -> Any:
-        """The rows of all envs, in order."""
         if not self._stepping and not self.pool.is_closed:
             text = "step_wait: no step is pending; step_async(actions) begins one"
             raise NoAsyncCallError(text, "step_wait")
@@ -155,7 +153,6 @@ class OverPool(PoolAdapter, VecEnv):
         return self.pool.render()
 
     def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
-        """Ask the env of each row, every env once."""
         ids = [self._env_of(row) for row in self._get_indices(indices)]
         self._assert_no_step()
         distinct = list(dict.fromkeys(ids))
@@ -163,7 +160,6 @@ class OverPool(PoolAdapter, VecEnv):
         return [answers[i] for i in ids]
 
     def _env_of(self, row: int) -> int:
-        """The env of a row."""
         return row
 
 
@@ -192,6 +188,7 @@ class PoolVecEnv(OverPool):
         own: list[Any] = [pool.single_observation_space, pool.single_action_space]
         for name, space in zip(("observation_space", "action_space"), own, strict=True):
             text = f"env 0: {name} is {space!r}, but a Gymnasium space is needed"
+            text = missing_space(0, name) if space is None else text
             require(isinstance(space, gym.Space), text)
         self.pool = pool
         self._layout = spaces.layout_of(own[0])
@@ -276,7 +273,10 @@ class PoolVecEnv(OverPool):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
-        """As above, but ``"reset"`` resets these envs alone, through the pool."""
+        """Call a method of the envs; ``"reset"`` returns ``(obs, info)`` of these alone.
+
+        ``"step"`` and ``"close"`` are a ValueError, errors of the method an EnvError.
+        """
         if method_name == "reset" and not method_args:
             return self._ask(indices, lambda ids: self._reset_some(ids, **kwargs))
         return super().env_method(method_name, *method_args, indices=indices, **kwargs)

@@ -58,7 +58,6 @@ def sync_envs_normalization(env: Any, eval_env: Any) -> None:
 
 
 def _wrappers(env: Any) -> Iterator[Any]:
-    """The wrappers around a VecEnv, the outermost first."""
     while "venv" in vars(env):
         yield env
         env = env.venv

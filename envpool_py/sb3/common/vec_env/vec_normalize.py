@@ -101,7 +101,6 @@ class VecNormalize(ObservationWrapper):
             self.obs_rms = RunningMeanStd(shape=part.shape)
 
     def _normalized_space(self, space: Any, key: str = "") -> Any:
-        """The space of normalized observations."""
         text = (
             f"observation_space{key} is {space}: VecNormalize only supports Box; explicitly pass"
             " the observation keys of a Dict in norm_obs_keys"
@@ -171,11 +170,11 @@ class VecNormalize(ObservationWrapper):
         return reward.astype(np.float32)
 
     def unnormalize_reward(self, reward: NDArray[Any]) -> Any:
-        """The inverse of ``normalize_reward``, but for clipping."""
+        """The inverse of ``normalize_reward``, but for clipping: ``(num_envs,)``."""
         return reward * self._deviation(self.ret_rms) if self.norm_reward else reward
 
     def get_original_obs(self) -> Any:
-        """A copy of the latest observations before they were normalized; ValueError if none."""
+        """A copy of the latest observations, not normalized, in their dtype; ValueError if none."""
         if self.old_obs is None:
             raise ValueError("get_original_obs: nothing was reset or stepped yet")
         return snapshot(self.old_obs)
@@ -268,7 +267,6 @@ def _statistics_in(state: Mapping[str, Any]) -> list[Any]:
 
 
 def _of_archive(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
-    """The settings and the statistics of an .npz file."""
     with field(f"{path}: damaged"):
         arrays = read_archive(path)
         with field("settings"):
@@ -286,10 +284,8 @@ def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
             is_ours = isinstance(found, Part) and found.name.endswith(".VecNormalize")
             untrusted_files.require(is_ours, f"holds a {type(found).__name__}, no VecNormalize")
             state = vars(found)
-            statistics = [
-                _statistics_of(*(getattr(part, name, None) for name in _MOMENTS))
-                for part in _statistics_in(state)
-            ]
+            moments = ([getattr(x, name, None) for name in _MOMENTS] for x in _statistics_in(state))
+            statistics = [_statistics_of(*each) for each in moments]
             return _checked({name: state[name] for name in _SETTINGS if name in state}), statistics
     except ValueError as error:
         raise DamagedFileError(str(error)) from error
@@ -301,9 +297,7 @@ def _checked(settings: dict[str, Any]) -> dict[str, Any]:
         if name in ("training", "norm_obs", "norm_reward"):
             known = type(value) is bool
         elif name == "norm_obs_keys":
-            known = value is None or (
-                type(value) is list and all(type(key) is str for key in value)
-            )
+            known = value is None or (type(value) is list and {str}.issuperset(map(type, value)))
         else:
             is_small = type(value) is int and abs(value) <= sys.float_info.max
             known = name in _SETTINGS and (is_small or type(value) is float)

@@ -1,10 +1,10 @@
-"""Wrappers that change the action space: Box to MultiDiscrete, MultiDiscrete to Discrete."""
+"""Wrappers of single envs: discrete actions, truncation as termination, infos of Atari games."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -23,7 +23,7 @@ class _DiscreteActions(
     _space: Any
 
     def __init__(self, env: gym.Env[ObsType, NDArray[Any]], **arguments: Any) -> None:
-        require_env(env)
+        _require_env(env)
         gym.utils.RecordConstructorArgs.__init__(self, **arguments)
         gym.ActionWrapper.__init__(self, env)
         space, kind = env.action_space, self.kind.__name__
@@ -67,9 +67,8 @@ class ContinuousToDiscrete(_DiscreteActions[ObsType, NDArray[Any]]):
         if choices.ndim == 0:
             choices = np.full(space.shape, choices)
         if choices.shape != space.shape:
-            raise ValueError(
-                f"action_per_dim: has shape {choices.shape}, but action_space has {space.shape}"
-            )
+            text = f"has shape {choices.shape}, but action_space has {space.shape}"
+            raise ValueError(f"action_per_dim: {text}")
         if (choices < 1).any():
             raise ValueError(f"action_per_dim: got {choices.min()}, but each must be 1 or more")
         bounds = zip(space.low, space.high, choices.tolist(), strict=True)
@@ -92,10 +91,8 @@ class ContinuousToDiscrete(_DiscreteActions[ObsType, NDArray[Any]]):
         wrong = (choice < 0) | (choice >= self._choices)
         if wrong.any():
             dim = int(np.argwhere(wrong)[0, -1])
-            raise ValueError(
-                f"action: got {choice[wrong][0]} in dimension {dim},"
-                f" but it has choices 0 to {self._choices[dim] - 1}"
-            )
+            text = f"dimension {dim}, but it has choices 0 to {self._choices[dim] - 1}"
+            raise ValueError(f"action: got {choice[wrong][0]} in {text}")
         points: NDArray[Any] = self._points[self._starts + choice]
         return points
 
@@ -115,8 +112,8 @@ class MultiDiscreteToDiscrete(_DiscreteActions[ObsType, np.int64]):
         self._space = env.action_space
         self._total = total = math.prod(self._space.nvec.tolist())
         if total > np.iinfo(np.int64).max:
-            text = "combinations, more than an int64 can number"
-            raise ValueError(f"action_space: has {total} {text}")
+            text = f"has {total} combinations, more than an int64 can number"
+            raise ValueError(f"action_space: {text}")
         self.action_space = gym.spaces.Discrete(total)
 
     def action(self, action: ArrayLike) -> NDArray[Any]:
@@ -137,8 +134,62 @@ class MultiDiscreteToDiscrete(_DiscreteActions[ObsType, np.int64]):
         return combination.astype(self._space.dtype)
 
 
-def require_env(env: object) -> None:
-    """Raise a TypeError unless a wrapper can wrap this."""
+class TruncatedAsTerminated(
+    gym.Wrapper[ObsType, ActType, ObsType, ActType], gym.utils.RecordConstructorArgs
+):
+    """Sets ``terminated`` in every truncated step; ``truncated`` does not change.
+
+    For algorithms that must treat the end of a time limit as the end of the task. TypeError if
+    ``env`` is no ``gymnasium.Env``.
+    """
+
+    def __init__(self, env: gym.Env[ObsType, ActType]) -> None:
+        _require_env(env)
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+
+    def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step the env; ``terminated`` is true if ``truncated`` is."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated or truncated, truncated, info
+
+
+class AtariInfo(gym.Wrapper[ObsType, ActType, ObsType, ActType], gym.utils.RecordConstructorArgs):
+    """Adds EnvPool's ``lives``, ``reward`` and ``terminated`` to the infos of an Atari game.
+
+    Wrappers around it may clip rewards and end episodes at lost lives; the infos still have the
+    reward of the game and the end of the game. Put it around the frame skip, and within these::
+
+        def end_at_lost_lives(env):
+            return EpisodicLifeEnv(AtariInfo(gym.wrappers.AtariPreprocessing(env)))
+
+    TypeError if ``env`` is no Atari game of ``ale_py``.
+    """
+
+    def __init__(self, env: gym.Env[ObsType, ActType]) -> None:
+        self._ale: Any = getattr(getattr(env, "unwrapped", None), "ale", None)
+        if self._ale is None:
+            raise TypeError(f"env: got {env!r}, but AtariInfo needs an Atari game of ale_py")
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
+
+    def reset(self, **kwargs: Any) -> tuple[ObsType, dict[str, Any]]:
+        """Reset the game."""
+        obs, info = self.env.reset(**kwargs)
+        return obs, self._with(info, 0.0, terminated=False)
+
+    def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
+        """Step the game."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, self._with(info, reward, terminated=terminated)
+
+    def _with(self, info: dict[str, Any], reward: Any, *, terminated: bool) -> dict[str, Any]:
+        """Return the info with EnvPool's entries; ``terminated`` is 0 or 1, as there."""
+        own = {"lives": self._ale.lives(), "reward": float(reward), "terminated": int(terminated)}
+        return {**info, **own}
+
+
+def _require_env(env: object) -> None:
     if not isinstance(env, gym.Env):
         raise TypeError(f"env: got {env!r}, but the wrapper needs a gymnasium.Env")
 

@@ -1,8 +1,0 @@
-"""``python -m envpool_py.cli``."""
-
-import sys
-
-from envpool_py.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())
