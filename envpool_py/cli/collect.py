@@ -81,10 +81,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def _show(facts: dict[str, Any]) -> None:
     failed = facts["failed"]
     shown = {
-        "episodes": exact(facts["episodes"]),
-        "steps": exact(facts["steps"]),
-        "return": figures(facts["returns"]),
-        "length": figures(facts["lengths"]),
+        **{name: exact(facts[name]) for name in ("episodes", "steps")},
+        **{name: figures(facts[f"{name}s"]) for name in ("return", "length")},
         "seconds": f"{facts['seconds']:.2f}",
         "steps/s": separated(facts["steps_per_second"]),
         "rows per batch": f"{facts['rows_per_batch']:.1f}",

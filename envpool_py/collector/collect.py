@@ -112,10 +112,9 @@ class AsyncCollector:
         check_wait_num(wait_num, len(pool))
         self._wait_num = wait_num
         if wait_num is not None and issubclass(pool.worker_class, DummyEnvWorker):
-            raise ValueError(
-                "wait_num: this pool steps its envs in this process, one after the other, so a"
-                " partial batch saves no time; make it with worker processes, or drop wait_num"
-            )
+            text = "this pool steps its envs in this process, one after the other, so a partial"
+            hint = "batch saves no time; make it with worker processes, or drop wait_num"
+            raise ValueError(f"wait_num: {text} {hint}")
         self.num_rows = self.num_batches = self.num_steps = 0
         self.num_started = self.num_episodes = 0
         num_envs = len(pool)
@@ -312,10 +311,9 @@ class AsyncCollector:
 
     def _check_unused(self, used: tuple[int, int, bytes]) -> None:
         if self._uses() != used:
-            raise RuntimeError(
-                "the pool was used otherwise while this loop was collecting, by another loop or"
-                " collector for instance; leave the loop first, or use another pool"
-            )
+            text = "the pool was used otherwise while this loop was collecting, by another loop or"
+            hint = "collector for instance; leave the loop first, or use another pool"
+            raise RuntimeError(f"{text} {hint}")
 
     def _receive(self, result: StepResult) -> _Batch:
         """Take apart the rows that end an episode and begin the next."""
@@ -460,9 +458,8 @@ class AsyncCollector:
         if self._fixed_actions:
             parts = spaces.batch_actions(self._action_layout, actions, ids.tolist())
             if parts is None:
-                raise ValueError(
-                    "the policy gave None as an action, which the action space has no room for"
-                )
+                text = "gave None as an action, which the action space has no room for"
+                raise ValueError(f"the policy {text}")
             actions = spaces.join(self._action_layout, parts)
         else:
             actions = spaces.list_actions(self._action_layout, actions, ids.tolist())

@@ -50,10 +50,8 @@ class OpenRows:
         if self._extras is None:
             self._extras = {name: self._column_like(values) for name, values in extras.items()}
         if extras.keys() != self._extras.keys():
-            raise ValueError(
-                f"policy: extras have the keys {sorted(extras)}, but those before had"
-                f" {sorted(self._extras)}"
-            )
+            text = f"the keys {sorted(extras)}, but those before had {sorted(self._extras)}"
+            raise ValueError(f"policy: extras have {text}")
         for name, values in extras.items():
             block, what = self._extras[name].block, f"policy: extras[{name!r}]"
             shape = (len(ids), *block.shape[1:])

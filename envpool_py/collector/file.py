@@ -183,10 +183,9 @@ class EpisodeWriter:
         try:
             infos = plain_codec.encode(list(episode.infos)) if episode.infos else b""
         except TypeError as error:
-            raise TypeError(
-                f"{env}the infos can't be written without pickle: {error}; name"
-                " the keys to keep, as AsyncCollector(..., keep_infos=['action_mask'])"
-            ) from None
+            text = "name the keys to keep, as AsyncCollector(..., keep_infos=['action_mask'])"
+            why = f"the infos can't be written without pickle: {error}"
+            raise TypeError(f"{env}{why}; {text}") from None
         arrays["infos"] = np.frombuffer(infos, np.uint8)
         if self._columns and arrays.keys() != self._columns.keys():
             has, had = sorted(arrays), sorted(self._columns)
@@ -224,9 +223,8 @@ class EpisodeWriter:
         for name in ("observation_space", "action_space"):
             old, new = found.head[name], self._head[name]
             if old != new:
-                raise ValueError(
-                    f"{self._folder}: the episodes there have the {name} {old}, but these {new}"
-                )
+                text = f"the episodes there have the {name} {old}, but these {new}"
+                raise ValueError(f"{self._folder}: {text}")
         self.metadata = {**found.metadata, **self.metadata}
         self.num_episodes, self.num_steps = len(found), found.num_steps
         self._info_bytes = int(found.table["info_bytes"].sum())
@@ -256,9 +254,8 @@ def earlier(folder: Path, *, append: bool = False) -> Episodes | None:
         return None
     found = load(folder, mmap=True)
     if len(found) and not append:
-        raise FileExistsError(
-            f"{folder}: holds episodes; append to them (append=True), or remove the folder"
-        )
+        text = "holds episodes; append to them (append=True), or remove the folder"
+        raise FileExistsError(f"{folder}: {text}")
     return found if len(found) else None
 
 

@@ -99,10 +99,8 @@ def split_extras(returned: Any, env_ids: NDArray[np.intp]) -> tuple[Any, dict[st
         if values.dtype.kind not in "biufc":
             raise TypeError(f"{what}: expected numbers, got an array of dtype {values.dtype}")
         if values.shape[:1] != (len(env_ids),):
-            raise ValueError(
-                f"{what}: expected one row for each of {len(env_ids)} envs,"
-                f" got an array of shape {values.shape}"
-            )
+            text = f"each of {len(env_ids)} envs, got an array of shape {values.shape}"
+            raise ValueError(f"{what}: expected one row for {text}")
     return actions, found
 
 

@@ -5,9 +5,8 @@ try:
 except ImportError as error:
     from envpool_py.extras import hint as _hint
 
-    raise ImportError(
-        f"envpool_py.pettingzoo: PettingZoo is missing; {_hint('pettingzoo')}"
-    ) from error
+    _text = f"PettingZoo is missing; {_hint('pettingzoo')}"
+    raise ImportError(f"envpool_py.pettingzoo: {_text}") from error
 
 from envpool_py.pettingzoo.aec import PettingZooEnv
 from envpool_py.pettingzoo.multi_agent_vec_env import SB3MultiAgentVecEnv
