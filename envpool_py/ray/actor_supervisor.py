@@ -174,7 +174,8 @@ class ActorHost(RemoteHost):
             if self._driver == _driver():  # else it has ended with Ray itself
                 ray.kill(self.process)
 
-    def _stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002
+    def stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002
+        """Return the line and the frames of the env that is stuck."""
         return self.stuck[2] if self.stuck else ("", "")
 
     def has_ended(self) -> bool:

@@ -115,9 +115,7 @@ class EnvThread(EnvLoop):
     """The envs ``ids`` in a thread; nothing is pickled, values are copied."""
 
     _load = staticmethod(lambda value: value)
-    _dump = staticmethod(
-        lambda values, _: values if "reply" in values else snapshot(values)  # as an ``InlineHost``
-    )
+    _dump = staticmethod(lambda value, _: value if "reply" in value else snapshot(value))
     _dump_error = staticmethod(lambda error, kind: (error, kind))
 
     def _attach(self, block: Block, *_: Any) -> None:
@@ -162,7 +160,10 @@ def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any] | None) -> None
 
 @dataclass(eq=False, repr=False)
 class ThreadHost(RemoteHost):
-    """Some envs in a thread; the threads of a pool share ``claimed``, see ``claim_instance``."""
+    """Some envs in a thread; the threads of a pool share ``claimed``, see ``claim_instance``.
+
+    ``lags``: whether the thread carries out a request that was cancelled.
+    """
 
     poller: QueuePoller
     claimed: dict[int, tuple[int, Executor]]
@@ -175,11 +176,11 @@ class ThreadHost(RemoteHost):
                 if i in self.ids:  # of the thread before
                     del self.claimed[key]
         self._end = end = ThreadEnd(self.poller.note, self._look)
-        self._envs = EnvThread(self.ids, end, self.claimed)
-        args = self._envs, end, self.to_make
+        loop = EnvThread(self.ids, end, self.claimed)
+        args, self.lags = (loop, end, self.to_make), loop.is_cancelled
         self.name, self.killed = type(self).name, type(self).killed
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
-        self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
+        self.process = threading.Thread(None, main, name, args, daemon=True)
         try:
             self.process.start()
         except RuntimeError as error:
@@ -233,15 +234,9 @@ class ThreadHost(RemoteHost):
         """The runner of the envs, or of the coroutine for which their thread waits."""
         return self._end.runner or coroutine_envs.runner_of(self.process.ident)
 
-    def lags(self) -> bool:
-        """Whether the thread carries out a request that was cancelled."""
-        return self._envs.is_cancelled()
-
-    def _stack_of(self, thread: int) -> tuple[str, str]:
-        return self.stack_of(thread or self.process.ident)
-
     def stack_of(self, thread: int) -> tuple[str, str]:
         """Return as ``Stacks.read`` where the envs are now, or what blocks their event loop."""
+        thread = thread or self.process.ident
         if (runner := self.runner) is None:
             return stack_of_thread(thread)
         self.name, self.killed = "coroutine", "was cancelled"

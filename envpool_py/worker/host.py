@@ -160,7 +160,7 @@ class RemoteHost(ABC):
         """Let these hosts, all of this kind, write their stacks for ``kill_slow``."""
 
     @abstractmethod
-    def _stack_of(self, thread: int) -> tuple[str, str]:
+    def stack_of(self, thread: int) -> tuple[str, str]:
         """Return the user's line and the env's frames at which this thread is now, or was."""
 
     @abstractmethod
@@ -348,7 +348,7 @@ class RemoteHost(ABC):
         """
         line, stack = "", ""
         try:
-            line, stack = self._stack_of(thread)
+            line, stack = self.stack_of(thread)
         finally:
             self.kill(f"{errors.name_ids(ids)} {fact}")
         text = f"{fact}{line}; its {self.name} {self.killed}"

@@ -170,7 +170,7 @@ class ProcessHost(RemoteHost):
         found = [(host._stacks, host.process.pid) for host in hosts]  # noqa: SLF001
         watchdog.Stacks.request(found, self.quiet)
 
-    def _stack_of(self, thread: int) -> tuple[str, str]:
+    def stack_of(self, thread: int) -> tuple[str, str]:
         return self._stacks.read(thread)
 
     def has_ended(self) -> bool:
