@@ -7,6 +7,7 @@ answer is one line of JSON on stdout, and everything else that is printed goes t
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -28,6 +29,7 @@ import numpy as np
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
 from envpool_py.env import spaces
 from envpool_py.env.failures import describe, dumps_by_value
+from envpool_py.env.wrapper_layers import make_for_random_actions
 from envpool_py.errors import EnvError, name_exit
 from envpool_py.pool.pool_classes import DummyVectorEnv
 
@@ -156,7 +158,7 @@ def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: s
 
 
 def measure(job: Job) -> list[Measurement]:
-    env_fns = [job.env_fn] * job.setting.num_envs
+    env_fns = [functools.partial(make_for_random_actions, job.env_fn)] * job.setting.num_envs
     batches = draw_actions(job.env_fn, job.setting.num_envs)
     with contextlib.ExitStack() as stack:
         computations = [_computation(caller, env_fns, stack) for caller in job.callers]

@@ -20,7 +20,7 @@ import envpool_py
 from envpool_py import extras
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, counted, exact
-from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
+from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import figures, separated, show_table
 from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
@@ -238,10 +238,6 @@ def _filmed(env_fn: Callable[[], Any], folder: str) -> Any:
 
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
     policy: Any = RandomPolicy if args.policy is None else args.policy.value
-    if args.policy is None and is_pettingzoo(args.env):
-        from envpool_py.pettingzoo.making import RandomLegalPolicy  # noqa: PLC0415 - an extra
-
-        policy = RandomLegalPolicy
     if not isinstance(policy, type):
         return policy  # type: ignore[no-any-return]
     try:

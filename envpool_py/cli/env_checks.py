@@ -232,7 +232,7 @@ def _check_global_generators(env: Any) -> Iterator[Finding]:
 
 
 def _check_rendering(env: Any) -> Iterator[Finding]:
-    if not env.metadata.get("render_modes"):
+    if env.metadata.get("render_modes") is None:
         yield Finding("warning", "metadata has no render_modes")
     if env.render_mode is not None:
         env.reset()

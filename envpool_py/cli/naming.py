@@ -157,12 +157,17 @@ def env_fn_of(
             raise UsageError(f"{args.env} is an env of PettingZoo; {NO_PETTINGZOO}")
         from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
 
-        env_fn = functools.partial(make_by_name, args.env, kwargs, wrappers)
+        maker = functools.partial(make_by_name, args.env)
+        env_fn = functools.partial(env_by_name.make_env, maker, kwargs, wrappers)
     elif isinstance(found := _find(args.env), Imported):
         kwargs = _accepted(found, given, more)
         env_fn = env_by_name.env_fn_of(found.value, kwargs, wrappers)
     else:
         env_fn = env_by_name.env_fn_of(found, kwargs, wrappers, disable_env_checker=True)
+    if pettingzoo and "pettingzoo" in sys.modules:  # the env may be one of PettingZoo
+        from envpool_py.pettingzoo.making import make_rows  # noqa: PLC0415 - an extra
+
+        env_fn = functools.partial(make_rows, env_fn)
     wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
     env_by_name.attach(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn

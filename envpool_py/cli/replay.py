@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import faulthandler
 import pdb  # noqa: T100 - the command opens it
 import sys
 from collections.abc import Iterator
@@ -108,6 +109,8 @@ def _replay_of(args: argparse.Namespace) -> Replay:
                 raise UsageError(f"{text} run: envpool-py replay {args.file} ENV")
             _take_recorded(args, recorded)
         env_fns = [env_fn_of(args, pettingzoo=True)] * num_envs
+        if args.deaths:
+            faulthandler.enable(2, all_threads=False)  # shows the line of a crash
         return replay(args.file, env_fns, env_ids=args.env_ids, deaths=args.deaths)
     except EnvError:  # which may be an OSError or a ValueError as well
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 from numpy.typing import NDArray
 
+from envpool_py.env import spaces
 from envpool_py.env.common_spec import missing_space
 from envpool_py.pool.base import BaseVectorEnv
 
@@ -108,7 +110,8 @@ class RandomPolicy:
     """Draws random actions by ``space.sample()``, with one random stream per env.
 
     The ``n``-th action of env ``i`` depends on ``seed``, ``i`` and ``n`` alone, not on the other
-    envs of the batch and not on timing.
+    envs of the batch and not on timing. For a ``PettingZooEnv`` the actions are legal: those of an
+    agent depend on the masks too.
 
     Args:
         pool: the pool whose action spaces are sampled.
@@ -125,11 +128,12 @@ class RandomPolicy:
                 raise ValueError(missing_space(i, "action_space"))
             # A stream of its own: with the env's seed it would repeat what the env itself draws.
             state = np.random.SeedSequence(seed, spawn_key=(i,)).generate_state(1, np.uint64)
-            self._actions.append(_Actions(space, int(state[0])))
+            draw = _LegalActions if callable(space) else _Actions  # it is one of PettingZooEnv
+            self._actions.append(draw(space, int(state[0])))
 
-    def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:  # noqa: ARG002
-        """Draw an action for each of ``env_ids`` ``(k,)``, whatever the observations."""
-        return [self._actions[i].take() for i in env_ids]
+    def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:
+        """Draw an action for each of ``env_ids`` ``(k,)``; ``obs`` has the masks, if any."""
+        return [self._actions[i].take(obs, k) for k, i in enumerate(env_ids)]
 
 
 class _Actions:
@@ -140,8 +144,28 @@ class _Actions:
         self._space.seed(seed)
         self._left: list[Any] = []  # the next one last
 
-    def take(self) -> Any:
+    def take(self, _obs: Any, _k: int) -> Any:
         """Return the next action."""
         if not self._left:
             self._left = [*iterate(self._space, self._space.sample())][::-1]
         return self._left.pop()
+
+
+class _LegalActions:
+    """The actions of the agents of a ``PettingZooEnv``, each with its own random stream."""
+
+    def __init__(self, space: Any, seed: int) -> None:
+        self._space, self._seed = space, seed
+        self._own: dict[str, gym.Space[Any]] = {}
+
+    def take(self, obs: Any, k: int) -> Any:
+        """Return a legal action for the agent of row ``k``."""
+        row = spaces.take(obs, k)
+        agent, mask = str(row["agent_id"]), row.get("mask")
+        if agent not in self._own:
+            self._own[agent] = copy.deepcopy(self._space(agent))
+            state = np.random.SeedSequence([self._seed, *agent.encode()]).generate_state(1)
+            self._own[agent].seed(int(state[0]))
+        own = self._own[agent]
+        is_masked = mask is not None and isinstance(own, gym.spaces.Discrete)
+        return own.sample(np.asarray(mask, np.int8) if is_masked else None)

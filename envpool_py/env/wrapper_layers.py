@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -36,6 +37,14 @@ def turn_based_layer(env: Any) -> Any:
         except ordinary():  # a user's property may raise anything
             return None
     return None
+
+
+def make_for_random_actions(env_fn: Callable[[], Any]) -> Any:
+    """Make an env; if it is turn-based it takes illegal actions as legal ones."""
+    env = env_fn()
+    if (layer := turn_based_layer(env)) is not None:
+        vars(layer)["_envpool_py_takes_any_action"] = True
+    return env
 
 
 def takes_seed(env: Any) -> bool:

@@ -52,6 +52,10 @@ class PettingZooEnv(_Base):  # type: ignore[misc]
         ValueError: the agents' spaces differ, or the env does not name its possible agents.
     """
 
+    #: Whether an illegal action is taken as a legal one, see ``make_for_random_actions``.
+    _envpool_py_takes_any_action = False
+    _mask: Any = None
+
     def __init__(
         self,
         env: Any,
@@ -163,8 +167,12 @@ class PettingZooEnv(_Base):  # type: ignore[misc]
         if not self._direct.agents:
             raise ResetNeeded("all agents are done; reset before step")
         agent, dead = self._direct.agent_selection, self._is_dead()
+        if self._envpool_py_takes_any_action and (dead or self._mask is not None):
+            legal = np.flatnonzero(self._mask)
+            action = None if dead else legal[action % len(legal)]
         if dead and action is not None:
-            raise ValueError(f"agent {agent!r} is dead; its action must be None, got {action}")
+            text = 'its action must be None, or pass dead_steps="skip"'
+            raise ValueError(f"agent {agent!r} is dead; {text}; got {action}")
         if action is None and not dead:
             raise ValueError(f"agent {agent!r} is alive; None is the action of a dead agent alone")
         self.env.step(action)
@@ -234,6 +242,7 @@ class PettingZooEnv(_Base):  # type: ignore[misc]
                 obs["obs"] = agent_spaces.rest_of(observation)
         elif self._masks:
             obs["mask"] = None
+        self._mask = obs.get("mask")
         return obs
 
     def _noted(self) -> NDArray[np.float64]:

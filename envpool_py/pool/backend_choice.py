@@ -17,6 +17,7 @@ import cloudpickle
 import numpy as np
 
 from envpool_py.env import spaces
+from envpool_py.env.wrapper_layers import make_for_random_actions
 from envpool_py.errors import WorkerDiedError
 from envpool_py.threads.thread_supervisor import ThreadEnvWorker
 from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
@@ -75,7 +76,7 @@ def probe(
     """
     in_thread = obstacle()
     make = ThreadEnvWorker if in_thread else partial(SubprocEnvWorker, context=context)
-    worker = make(env_fn if in_thread else partial(_make, env_fn))
+    worker = make(partial(_make, env_fn))
     try:  # not `with contextlib.closing`: an interrupt at its end would skip the close
         assert worker.process is not None  # noqa: S101 - starts it; raises the error of env_fn
         try:
@@ -160,14 +161,14 @@ _made_by: list[Callable[[], Any]] = []
 
 def _make(env_fn: Callable[[], Any]) -> Any:
     _made_by[:] = [env_fn]
-    return env_fn()
+    return make_for_random_actions(env_fn)
 
 
 def _disturbed(env: Any, num_steps: int) -> bool:
     """Whether a second env disturbs this one; a timer kills the process if they hang."""
     signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)
     try:
-        other = _made_by[0]()
+        other = _make(*_made_by)
     except Exception:  # noqa: BLE001 - it starts once in a process
         return True
     found = disturb(env, other, num_steps)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import NamedTuple  # generic before Python 3.11
 
+from envpool_py.env.failures import describe, line_of
 from envpool_py.errors import EnvError
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class Outcomes(list[Outcome[T, V]]):
     @property
     def errors(self) -> list[str | None]:
         """The text of the error of each task, or None."""
-        found = [one.error for one in self]
-        texts = [e.text if isinstance(e, EnvError) else f"{type(e).__name__}: {e}" for e in found]
-        return [None if e is None else text for e, text in zip(found, texts, strict=True)]
+        return [
+            e.text if isinstance(e, EnvError) else None if e is None else describe(e) + line_of(e)
+            for e in (one.error for one in self)
+        ]

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
 from functools import partial
 from itertools import count
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from typing_extensions import Self
@@ -47,10 +47,16 @@ class Session:
     info: dict[str, Any]
     done = _entered = _holds = False
     episode_return: float = 0.0
+    _refusal = "open it by `async with`, or await it"
 
     def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
         self._sessions, self._take, self._timeout, self._reset = sessions, take, timeout, reset
-        self._refusal = "use it in `async with`, or await it"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            hint = self._refusal or "it is one episode: open another session for the next one"
+            raise AttributeError(f"session: it has no attribute {name!r}; {hint}")
 
     def __await__(self) -> Generator[Any, Any, Self]:
         return self.__aenter__().__await__()
@@ -228,6 +234,8 @@ class Sessions:
             async with contextlib.aclosing(self._outcomes(conversation, tasks)) as outcomes:
                 async for k, outcome in outcomes:
                     if outcome.error is not None and on_failure == "raise":
+                        if hasattr(outcome.error, "add_note"):  # from Python 3.11 on
+                            outcome.error.add_note(f"its task was {outcome.task!r:.200}")
                         raise outcome.error  # noqa: TRY301 - it gets its outcomes below
                     found[k] = outcome
         except BaseException as error:
@@ -245,7 +253,11 @@ class Sessions:
         room, numbers = asyncio.Semaphore(2 * self._calls.num_envs), count()
 
         async def converse(task: T) -> V:
-            return await conversation(task)  # here, because a plain function raises at once
+            found = conversation(task)  # here, because a plain function raises at once
+            if not isinstance(found, Awaitable):
+                text = "conversation must be an `async def` function"
+                raise TypeError(f"{text}; it returned {found!r:.80}")
+            return await found
 
         async def begin(task: T) -> None:
             each = self._loop.create_task(converse(task))

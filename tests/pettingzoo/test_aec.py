@@ -8,8 +8,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
+from pettingzoo.classic.tictactoe.tictactoe import raw_env
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
+from envpool_py.env.wrapper_layers import make_for_random_actions
 from envpool_py.pettingzoo import PettingZooEnv
 from tests.pettingzoo.by_hand import MODES, AECByHand, drive
 from tests.pettingzoo.envs import ACTS, KAZ, MeadowEnv, PlainMeadowEnv, TableEnv, make_aec
@@ -91,6 +93,15 @@ def test_spaces_are_pettingzoos_when_called():
         env.action_space("nobody")
 
 
+@pytest.mark.parametrize("dead_steps", ["caller", "skip"])
+def test_a_throw_away_env_takes_random_actions_as_legal_ones(dead_steps):
+    env = make_for_random_actions(lambda: PettingZooEnv(raw_env(), dead_steps=dead_steps))
+    for _ in range(9):  # an illegal move raises in this env
+        env.reset()
+        while env.agents:
+            env.step(env.action_space.sample())
+
+
 def test_an_episode():
     env = tictactoe()
     assert env.agents == env.possible_agents == ["player_1", "player_2"]
@@ -101,7 +112,7 @@ def test_an_episode():
     with pytest.raises(ValueError, match="'player_1' is alive; None is the action of a dead"):
         env.step(None)
     rows = [env.step(action) for action in (0, 3, 1, 4, 2)]
-    with pytest.raises(ValueError, match="'player_2' is dead; its action must be None, got 5"):
+    with pytest.raises(ValueError, match="'player_2' is dead; its action must be None, or pass"):
         env.step(5)
     rows += [env.step(None) for _ in range(2)]
     assert [row[4]["env_done"] for row in rows] == [False] * 6 + [True]

@@ -48,8 +48,9 @@ def test_example(line, last, capsys, monkeypatch):
 
 
 def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
-    line = "collect classic/connect_four-v3 --episodes 7 --num-envs 3 --seed 5 --out"
-    assert main([*line.split(), str(tmp_path / "a")]) == 0
+    bare = "pettingzoo.classic.connect_four.connect_four:raw_env"  # which an illegal move ends
+    line = f"collect {bare} --episodes 7 --num-envs 3 --seed 5 --out {tmp_path / 'a'}"
+    assert main(line.split()) == 0
     episodes = load(tmp_path / "a")
     assert len(episodes) == 7
     raw = make_aec("classic/connect_four-v3")

@@ -126,11 +126,12 @@ async def test_a_plain_function_that_raises_is_an_outcome():
     async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
 
         def conversation(task):
-            return play(sessions) if 1 / task else None
+            return play(sessions) if 1 / task > 0 else "no coroutine"
 
-        outcomes = await sessions.map(conversation, [1, 0, 1], on_failure="record")
-        assert outcomes.failed.tolist() == [False, True, False]
+        outcomes = await sessions.map(conversation, [1, 0, -1], on_failure="record")
+        assert outcomes.failed.tolist() == [False, True, True]
         assert isinstance(outcomes[1].error, ZeroDivisionError)
+        assert "must be an `async def` function; it returned 'no coro" in outcomes.errors[2]
 
 
 @pytest.mark.parametrize("place", QUICK)
@@ -186,6 +187,11 @@ async def test_what_open_and_map_refuse():
         ):
             with pytest.raises(kind, match=text):
                 sessions.open(**options)
+        with pytest.raises(AttributeError, match="'obs'; open it by `async with`, or await"):
+            sessions.open().obs  # noqa: B018
+        async with sessions.open() as session:
+            with pytest.raises(AttributeError, match="'reset'; it is one episode"):
+                session.reset()
         with pytest.raises(ValueError, match="on_failure"):
             await sessions.map(play, [], on_failure="ignore")
         assert len(await sessions.map(play, [])) == 0

@@ -314,7 +314,7 @@ async def test_map_records_failures(place):
         assert [one.value for one in outcomes] == [None if k in (2, 4, 6) else k for k in range(9)]
         assert isinstance(outcomes[2].error, KeyError)
         assert "step raised KeyError: 'boom'" in outcomes.errors[2]
-        assert outcomes.errors[4] == "ArithmeticError: of the policy"
+        assert outcomes.errors[4].startswith("ArithmeticError: of the policy (test_sessions.py:")
         assert isinstance(outcomes[6].error, asyncio.CancelledError)
         fine(pool)
 
@@ -345,6 +345,7 @@ async def test_map_raises_the_first_failure():
             with pytest.raises(ArithmeticError, match="of the policy") as caught:
                 await sessions.map(conversation, range(100))
             assert [(one.task, one.value) for one in caught.value.finished] == [(0, 0)]
+            assert getattr(caught.value, "__notes__", ["its task was 1"]) == ["its task was 1"]
             async with sessions.open() as env:
                 await env.step(GO)
     assert cancelled
