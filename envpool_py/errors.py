@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 #: The folder of this package.
-PACKAGE = str(Path(__file__).parent) + os.sep
+PACKAGE_FOLDER = str(Path(__file__).parent) + os.sep
 
 __all__ = ["EnvError", "EnvTimeoutError", "ReplayError", "WorkerDiedError"]
 
@@ -168,7 +168,7 @@ def adopt(error: BaseException, source: BaseException) -> None:
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn, and name the line of the user's program that called this package."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe())]  # noqa: SLF001
-    passed = PACKAGE, contextlib.__file__  # contextlib calls our context managers
+    passed = PACKAGE_FOLDER, contextlib.__file__  # contextlib calls our context managers
     ours = itertools.takewhile(lambda file: file.startswith(passed), files)
     warnings.warn(text, category, stacklevel=len(list(ours)) + 1)
 

@@ -83,7 +83,7 @@ def autoreset_mode_of(mode: object) -> str | None:
     return known[key]
 
 
-def _check_fields(options: Any, **checks: Callable[[str, Any], Any]) -> None:
+def _convert_fields(options: Any, **checks: Callable[[str, Any], Any]) -> None:
     """Replace the value of each field by what its check returns for name and value."""
     for name, check in checks.items():
         object.__setattr__(options, name, check(name, getattr(options, name)))
@@ -152,7 +152,7 @@ class EnvOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "autoreset_mode", autoreset_mode_of(self.autoreset_mode))
-        _check_fields(self, recycle=check_count)
+        _convert_fields(self, recycle=check_count)
         if self.reset_fn is not None and not callable(self.reset_fn):
             raise TypeError(f"reset_fn must be callable, got {type(self.reset_fn).__name__}")
         if self.reset_fn is not None and self.episode_seeds:
@@ -186,7 +186,7 @@ class RecoveryOptions:
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "restart"):
             raise ValueError(f"on_error must be 'raise' or 'restart', got {self.on_error!r}")
-        _check_fields(self, max_restarts=check_count)
+        _convert_fields(self, max_restarts=check_count)
         check_number("restart_backoff must be seconds", self.restart_backoff, NUMBER)
         if not self.restart_backoff >= 0:
             raise ValueError(f"restart_backoff must be 0 or more, got {self.restart_backoff}")
@@ -224,8 +224,8 @@ class ProcessOptions:
     num_processes: int | None = None
 
     def __post_init__(self) -> None:
-        _check_fields(self, threads_per_process=check_count, step_timeout=check_timeout)
-        _check_fields(self, num_processes=check_count)
+        _convert_fields(self, threads_per_process=check_count, step_timeout=check_timeout)
+        _convert_fields(self, num_processes=check_count)
         if self.caller_steps and self.fresh_process:
             raise ValueError("fresh_process: the caller has one process; pass caller_steps=False")
         if self.caller_steps and self.step_timeout is not None:

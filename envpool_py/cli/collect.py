@@ -227,7 +227,7 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
 
 
 def _filmed(env_fn: Callable[[], Any], folder: str) -> Any:
-    env, kept = env_fn(), [*Path(folder).glob("*.mp4")] if Recreated.is_made() else []
+    env, kept = env_fn(), [*Path(folder).glob("*.mp4")] if Recreated.is_being_made() else []
     with warnings.catch_warnings():
         if kept:  # of the env before it, which it does not overwrite
             warnings.simplefilter("ignore")

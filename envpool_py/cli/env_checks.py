@@ -22,7 +22,7 @@ from gymnasium.utils import env_checker, passive_env_checker
 
 from envpool_py.cli.naming import NO_PETTINGZOO
 from envpool_py.env import validation
-from envpool_py.env.failures import describe, line_of
+from envpool_py.env.failures import describe, place_of
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.pool.backend_choice import disturb
 from envpool_py.pool.pool_classes import ShmemVectorEnv
@@ -106,7 +106,7 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[Stage]:
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the env raises
                 findings.append(Finding("error", _text_of(error)))
             except KeyboardInterrupt as error:
-                yield name, [Finding("error", f"it ran until Ctrl-C{line_of(error)}")]
+                yield name, [Finding("error", f"it ran until Ctrl-C{place_of(error)}")]
                 raise
             for k, (level, text) in enumerate(findings):
                 if level == "error" and found_by.setdefault(text, name) != name:
@@ -148,7 +148,7 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
 
 
 def _text_of(error: BaseException) -> str:
-    return describe(error).partition("\n")[0] + line_of(error)
+    return describe(error).partition("\n")[0] + place_of(error)
 
 
 def _outcome(

@@ -22,7 +22,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from envpool_py import env_by_name
 from envpool_py.bench.settings import MAKE, Setting
-from envpool_py.env.failures import describe, line_of
+from envpool_py.env.failures import describe, place_of
 
 
 class UsageError(argparse.ArgumentTypeError):
@@ -73,7 +73,7 @@ def load(place: str) -> ModuleType:
     try:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs the user's code
-        text = " ".join(describe(error).split()) + line_of(error)
+        text = " ".join(describe(error).split()) + place_of(error)
         raise UsageError(f"can't import {place!r}: {text}") from None
     found = getattr(module, "__file__", None) or "a built-in module"
     if is_file and Path(found).resolve() != file:

@@ -297,7 +297,7 @@ class _Run:
     def _record(self, i: int, length: int, error: str) -> None:
         """Let the task of env ``i`` fail after so many steps; the env gets its full budget."""
         self._end(i, _Outcome(np.nan, max(length, 0), False, False, {}, error))
-        self._pool._inner.forget_failures(i)
+        self._pool._inner.refill_budget(i)
 
     def _end(self, i: int, outcome: _Outcome) -> None:
         self.found[int(self._task[i])] = outcome

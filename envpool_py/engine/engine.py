@@ -81,7 +81,7 @@ class Engine:
         try:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
-            self.block = hosts.attach(spec._replace(measured=pool.measure))
+            self.block = hosts.make_block(spec._replace(measured=pool.measure))
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
             flight.attach(self.block, self.batches)
             self.recovery = flight.recovery = Recovery(flight, options)
@@ -218,7 +218,7 @@ class Engine:
             good = (i for i in ids.tolist() if i not in errors)  # seldom needed
             errors |= self.batches.wrong_rewards(good, beside)
             if errors:
-                return self._deliver_others(ids, errors, apart)
+                return self._deliver_with_errors(ids, errors, apart)
             if beside:
                 warn_of_rows(beside, self.warned)
         parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)
@@ -249,7 +249,7 @@ class Engine:
             raise
         return obs, reward, terminated, truncated, infos
 
-    def _deliver_others(
+    def _deliver_with_errors(
         self, ids: IdArray, errors: Errors, apart: Errors | None
     ) -> StepResult | None:
         """Let recovery handle these errors of a batch; with ``apart`` deliver its other rows."""

@@ -2,8 +2,8 @@
 
 This is decided here and nowhere else:
 
-1. The process of an env ends, or an env raises in place of its row: ``take`` asks ``policy``
-   whether to raise the error or to recreate the env, and when.
+1. The process of an env ends, or an env raises in place of its row: ``take`` decides whether to
+   raise the error or to recreate the env, and when; ``restart_budget`` has the rule.
 2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
    of the new env writes (truncated, with the last observation); a reset by itself. An env that
    failed while idle gets such a request when the caller sends it the next one.
@@ -80,7 +80,7 @@ class Recovery:
         with interrupts.deferred():
             for i, error in errors.items():
                 is_lost = self.lost(i) is not None
-                in_flight = batch is not None or (not is_lost and self._fails_request(i, error))
+                in_flight = batch is not None or (not is_lost and self._ends_request(i, error))
                 if is_lost or not self._recreates(i, error, in_flight=in_flight):
                     raised[i] = error
                     if is_lost and batch is not None:
@@ -100,7 +100,7 @@ class Recovery:
             states.unread.update(i for i in batch.tolist() if i not in {**errors, **raised})
         return raised
 
-    def _fails_request(self, i: int, error: EnvError) -> bool:
+    def _ends_request(self, i: int, error: EnvError) -> bool:
         """Whether env ``i`` is in flight and this error of its process is the result."""
         state = self._states.state[i]
         if state not in (STEPPING, RESETTING) or i in self._flight.arrivals.ids():
@@ -205,7 +205,7 @@ class Recovery:
             if i in errors:
                 self._recreates(i, errors[i], in_flight=False)
 
-    def forget_failures(self, i: int) -> None:
+    def refill_budget(self, i: int) -> None:
         """Give env ``i`` its full budget again."""
         self.recreation.failures[i] = 0
 

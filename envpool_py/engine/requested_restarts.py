@@ -47,7 +47,7 @@ class RequestedRestarts:
 
         EnvError if an env_fn raised, or a process ended while it started.
         """
-        usable, all_failed = self._answering(ids), self._recreation.failed
+        usable, all_failed = self._ping_or_kill(ids), self._recreation.failed
         with interrupts.deferred():
             self._states.mark_cancelled(usable)  # they need a reset, even after an interrupt
             ended = {self._hosts.of(i) for i in np.setdiff1d(ids, usable).tolist()}
@@ -63,7 +63,7 @@ class RequestedRestarts:
                     all_failed[i] = Failed([], why=Why.REQUESTED, phase=phase)
         self._recreation.await_idle([i for i in todo if all_failed[i].why.is_requested])
 
-    def _usable(self, ids: IdArray) -> IdArray:
+    def _running(self, ids: IdArray) -> IdArray:
         """Return those of these envs whose process runs."""
         return ids[[self._hosts.of(i).life is Life.RUNNING for i in ids.tolist()]]
 
@@ -74,7 +74,7 @@ class RequestedRestarts:
         env_fn that fits.
         """
         supervisor, recorder = self._hosts.supervisor, self._flight.recorder
-        usable = self._answering(ids)
+        usable = self._ping_or_kill(ids)
         fns = dict(zip(ids.tolist(), env_fns, strict=True))
         request_of = {i: Request("env_fn", (fn,)) for i, fn in fns.items()}
         if len(usable):
@@ -87,7 +87,7 @@ class RequestedRestarts:
                 supervisor.set_env_fn(i, env_fn)
         self.restart(ids)
 
-    def _answering(self, ids: IdArray) -> IdArray:
+    def _ping_or_kill(self, ids: IdArray) -> IdArray:
         """Return those of these envs, none in flight, whose process runs and answers.
 
         A process that carries out a cancelled step does not answer, and is killed. One that steps
@@ -95,7 +95,7 @@ class RequestedRestarts:
         """
         hosts = self._hosts
         self._flight.advance(0, 0.0, set())  # handles processes that have ended
-        usable = self._usable(ids)
+        usable = self._running(ids)
         failed = self._recreation.failed
         waiting = [i for i in ids.tolist() if i in failed and failed[i].request]
         alive = usable[self._states.state[usable] != DEAD]  # else a mate has restarted its process
@@ -124,5 +124,5 @@ class RequestedRestarts:
                 pass  # a process has ended: it is restarted
             finally:
                 call.cancel()
-            usable = self._usable(usable)
+            usable = self._running(usable)
         return usable

@@ -226,7 +226,7 @@ class Runner:
         while getattr(self._task, "uncancel", int)():  # Python 3.10 has no ``uncancel``
             pass
 
-    def call_in_thread(self, function: Callable[[], Any]) -> Any:
+    def call_in_new_thread(self, function: Callable[[], Any]) -> Any:
         """Return what a function returns that may block."""
         ended = queue.SimpleQueue[Any]()
 

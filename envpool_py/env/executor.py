@@ -23,7 +23,7 @@ from envpool_py.env import coroutine_envs, spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
 from envpool_py.env.end_forked_copies import FORKS, EndingCopies, end_copy
-from envpool_py.env.failures import describe, line_of
+from envpool_py.env.failures import describe, place_of
 from envpool_py.env.heartbeat import CLOSING, MAKING, Heartbeat
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.step_times import RESET_NS, RESETS, note_step
@@ -67,7 +67,7 @@ class Recreated:
             self.this_thread.is_making = False
 
     @classmethod
-    def is_made(cls) -> bool:
+    def is_being_made(cls) -> bool:
         """Whether an env that is recreated is being made in this thread."""
         return getattr(cls.this_thread, "is_making", False)
 
@@ -116,7 +116,7 @@ class Executor:
     def _make(self) -> None:
         with EndingCopies():
             runner, env_fn = coroutine_envs.current(), self._env_fn
-            env = coroutine_envs.adapted(runner.call_in_thread(env_fn) if runner else env_fn())
+            env = coroutine_envs.adapted(runner.call_in_new_thread(env_fn) if runner else env_fn())
             if runner and not coroutine_envs.belongs_in_loop(env):
                 raise TypeError("reset and step are no coroutine functions, as they were before")
         if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
@@ -200,7 +200,7 @@ class Executor:
         try:
             self._close_env()
         except ordinary(BaseException) as error:
-            self.warn(checks.CLOSE, f"close raised {describe(error)}{line_of(error)}")
+            self.warn(checks.CLOSE, f"close raised {describe(error)}{place_of(error)}")
         self.heartbeat.begin(self.env_id, MAKING)
         self._is_new = True  # and closed, until there is a new one
         self.inner = "env_fn"
@@ -302,8 +302,8 @@ class Executor:
                 return row
         obs, reward, terminated, truncated, info = row
         if type(terminated) is not bool or type(truncated) is not bool:
-            terminated = self._flag(terminated, "terminated")
-            truncated = self._flag(truncated, "truncated")
+            terminated = self._as_bool(terminated, "terminated")
+            truncated = self._as_bool(truncated, "truncated")
             row = obs, reward, terminated, truncated, info
         over = terminated or truncated
         if self._turns is not None and "env_error" not in info:
@@ -327,7 +327,7 @@ class Executor:
         info["final_obs"], info["final_info"] = last, final
         return first, reward, terminated, truncated, info
 
-    def _flag(self, value: Any, name: str) -> bool:
+    def _as_bool(self, value: Any, name: str) -> bool:
         one = value
         if hasattr(value, "item"):  # an array, or a tensor
             with suppressed():  # it has more elements than one

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import cloudpickle
 
-from envpool_py.errors import PACKAGE, EnvError, adopt, make_error
+from envpool_py.errors import PACKAGE_FOLDER, EnvError, adopt, make_error
 from envpool_py.interrupts import ordinary, suppressed
 
 # In the path of a file of Python, or of an installed package.
@@ -63,20 +63,22 @@ def pack_failure(exception: BaseException, request: str) -> bytes:
     return pickle.dumps((request, _texts_of(exception), pickled))
 
 
-def line_of(exception: BaseException) -> str:
+def place_of(exception: BaseException) -> str:
     """Return the last line of the user's code that was run: ``" (reacher.py:41)"``, or ""."""
     return place_in(traceback.extract_tb(exception.__traceback__))
 
 
 def place_in(lines: Sequence[Any]) -> str:
     """Return the last of these (file, line, ...) that is the user's, or of an installed package."""
-    file, line, *_ = max(reversed(lines), key=lambda each: _rank(each[0]), default=("", 0))
-    return f" ({Path(file).name}:{line})" if _rank(file) else ""
+    file, line, *_ = max(
+        reversed(lines), key=lambda each: _closeness_to_user(each[0]), default=("", 0)
+    )
+    return f" ({Path(file).name}:{line})" if _closeness_to_user(file) else ""
 
 
-def _rank(file: str) -> int:
+def _closeness_to_user(file: str) -> int:
     """Return 3 for a file of the user, 2 for such code in no file, 1 for other packages; else 0."""
-    if not file or file.startswith(("<", PACKAGE)):
+    if not file or file.startswith(("<", PACKAGE_FOLDER)):
         return 2 * (file in _NO_FILES)
     return 1 if any(part in file for part in _INSTALLED) else 3
 
@@ -90,7 +92,7 @@ def stack_of(dump: str, number: int = 0) -> tuple[str, str]:
     frames, names = dump, (f"hread 0x{number:016x} ", "Current thread ")
     threads = dump.split("\n\n")
     for thread in sorted(threads, key=lambda text: [name not in text for name in names]):
-        above, ours, _ = thread.partition(f'  File "{PACKAGE}')
+        above, ours, _ = thread.partition(f'  File "{PACKAGE_FOLDER}')
         if ours:
             frames = above.partition(":\n")[2]  # none: no code of the user was run
             dump = "Most recent call first:\n" + frames
@@ -102,12 +104,12 @@ def stack_of(dump: str, number: int = 0) -> tuple[str, str]:
 def _texts_of(exception: BaseException) -> tuple[str, str]:
     """Return the description with the user's line, and the traceback without our frames, or ""."""
     first, newline, rest = describe(exception).partition("\n")
-    description = first + line_of(exception) + newline + rest
+    description = first + place_of(exception) + newline + rest
     try:
         whole = traceback.TracebackException.from_exception(exception)
         parts = [whole]
         for part in parts:
-            kept = [frame for frame in part.stack if not frame.filename.startswith(PACKAGE)]
+            kept = [frame for frame in part.stack if not frame.filename.startswith(PACKAGE_FOLDER)]
             part.stack = traceback.StackSummary.from_list(kept)
             parts += [each for each in (part.__cause__, part.__context__) if each is not None]
         text = "".join(whole.format()).rstrip()
@@ -135,7 +137,7 @@ def env_error(
     """
     if texts is None:
         texts, trace = _texts_of(cause), cause.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
             trace = trace.tb_next
         cause = cause.with_traceback(trace)
     arguments = f"env {env_id}: {request} raised {texts[0]}", (env_id,), request, texts[1]

@@ -86,9 +86,9 @@ class EngineForInterfaces:
         finally:
             self._engine.single, recovery.retries = False, True
 
-    def forget_failures(self, i: int) -> None:
+    def refill_budget(self, i: int) -> None:
         """Let env ``i`` fail ``max_restarts`` times again."""
-        self._engine.recovery.forget_failures(i)
+        self._engine.recovery.refill_budget(i)
 
     def begin_call(self, requests: Sequence[Request]) -> Callable[[float | None], list[Any]]:
         """Send each env a request without a row; no env accepts another one until it has ended.

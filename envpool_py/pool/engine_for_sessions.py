@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from envpool_py.engine.engine import Errors
     from envpool_py.sessions.sessions import Sessions
 
-# In place of ``watchdog.QUIET``: the event loop waits while a stuck process writes its stack.
-_QUIET = 5e-3
+# In place of ``watchdog.STACK_QUIET``: the event loop waits while a stuck process writes its stack.
+_STACK_QUIET = 5e-3
 
 
 @call_guard.one_at_a_time
@@ -124,7 +124,7 @@ class EngineForSessions:
         remote = (host for host in hosts if isinstance(host, RemoteHost))
         running = [host for host in remote if host.life is Life.RUNNING]
         for host in running:
-            host.quiet = _QUIET
+            host.stack_quiet = _STACK_QUIET
             if host is running[0]:
                 host.request_stacks(running)
 

@@ -70,7 +70,7 @@ class ActorHost(RemoteHost):
         self._ask(self.process.build, self._answered, self.to_make)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self.step_timeout)
-        self._await_event(known=False)
+        self._ask_for_event(known=False)
 
     def _ask(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
         """Call a method that is to return soon, after those that were called before."""
@@ -125,13 +125,13 @@ class ActorHost(RemoteHost):
         self.read()
         return bytes(tokens)
 
-    def _await_event(self, *, known: bool) -> None:
+    def _ask_for_event(self, *, known: bool) -> None:
         """Wait for the next event; in a thread of Ray, so that the actor can go on at once."""
         actor = self.process
 
         def go_on(event: Any) -> None:
             if event.exception() is None and self.process is actor:
-                self._await_event(known=True)
+                self._ask_for_event(known=True)
 
         method = actor.next_event.options(concurrency_group="events")
         self._call(method, self._told, known=known).add_done_callback(go_on)
@@ -192,7 +192,7 @@ class ActorSupervisor(Supervisor):
     make_poller = QueuePoller
     hosts: list[Any]  # of ActorHost
 
-    def _check_context(self, context: Any) -> Any:
+    def _adopt_context(self, context: Any) -> Any:
         self._remote_options = context
         return multiprocessing.get_context("spawn")  # pickles env_fns
 

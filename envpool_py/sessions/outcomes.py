@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import NamedTuple  # generic before Python 3.11
 
-from envpool_py.env.failures import describe, line_of
+from envpool_py.env.failures import describe, place_of
 from envpool_py.errors import EnvError
 
 T = TypeVar("T")
@@ -35,6 +35,6 @@ class Outcomes(list[Outcome[T, V]]):
     def errors(self) -> list[str | None]:
         """The text of the error of each task, or None."""
         return [
-            e.text if isinstance(e, EnvError) else None if e is None else describe(e) + line_of(e)
+            e.text if isinstance(e, EnvError) else None if e is None else describe(e) + place_of(e)
             for e in (one.error for one in self)
         ]

@@ -192,7 +192,7 @@ class ThreadHost(RemoteHost):
         self.read()
         return b""
 
-    def _put(self, kind: int, body: Any) -> None:
+    def _post(self, kind: int, body: Any) -> None:
         end = self._end  # after the end of the thread nobody reads its messages
         end.inbox.put((kind, body))
         self.sent += 1
@@ -200,21 +200,23 @@ class ThreadHost(RemoteHost):
             end.runner.notify()
 
     def attach(self, block: Block) -> None:
-        self._put(messages.ATTACH, block)
+        self._post(messages.ATTACH, block)
 
     def write(self, data: bytes) -> None:
         if self._is_alive():
             kind, _ = messages.HEADER.unpack_from(data)
             if kind == messages.CLOSE:
                 self._cancel([-1, *[i + 1 for i in self.ids]])
-            self._put(kind, data[messages.HEADER.size :])
+            self._post(kind, data[messages.HEADER.size :])
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
-        return partial(self._put, messages.TOKENS_EARLY if publish_early else messages.TOKENS, data)
+        return partial(
+            self._post, messages.TOKENS_EARLY if publish_early else messages.TOKENS, data
+        )
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]
-        return partial(self._put, messages.REQUESTS, own)
+        return partial(self._post, messages.REQUESTS, own)
 
     def cancel(self, ids: set[int]) -> set[int]:
         self._cancel([i + 1 for i in ids])

@@ -21,7 +21,7 @@ class ThreadSupervisor(Supervisor):
     def starting(self, **_: Any) -> Any:
         return interrupts.deferred()
 
-    def _check_context(self, context: Any) -> Any:
+    def _adopt_context(self, context: Any) -> Any:
         return context
 
     def _open(self) -> None:

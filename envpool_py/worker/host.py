@@ -114,7 +114,7 @@ class RemoteHost(ABC):
         deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
         name: what errors call it.
         killed: what errors say if the pool has ended it.
-        quiet: see ``watchdog.QUIET``.
+        stack_quiet: see ``watchdog.STACK_QUIET``.
         items: the data that it sent beside rows, each with the token of its request.
         is_cut_off: whether it has closed its connection, though it may still run.
         sent: the number of messages that were sent, or wait to be sent; of an actor 0.
@@ -130,7 +130,7 @@ class RemoteHost(ABC):
     kept_spaces: dict[bytes, tuple[Any, bytes]]
     poller: Poller
 
-    name, killed, quiet = "host", "was killed", watchdog.QUIET
+    name, killed, stack_quiet = "host", "was killed", watchdog.STACK_QUIET
     #: What a death while it starts may come from.
     hint = ""
 

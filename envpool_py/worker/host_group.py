@@ -95,7 +95,7 @@ class HostGroup:
             self._home[each.ids] = number
         return [found[i] for i in range(self.num_envs)]
 
-    def attach(self, spec: Spec) -> Block:
+    def make_block(self, spec: Spec) -> Block:
         """Make the block of all envs; every host writes rows into it from now on."""
         there = self.supervisor
         block = there.make_block(spec) if there else Block(spec._replace(local=True))

@@ -29,7 +29,7 @@ TOKENS, TOKENS_EARLY, REQUESTS, ATTACH, CLOSE = range(5)
 #: The body of a CLOSE: after how many seconds other envs are closed beside one that hangs; or none.
 PATIENCE = struct.Struct("=d")
 #: A token of no request, which ends a sleep.
-WAKE = pack_token(-1)
+WAKE_CALLER = pack_token(-1)
 
 ITEM = struct.Struct("=qiq")
 #: The status of an item: values beside a row or a reply, an error, the spaces of a new env (empty

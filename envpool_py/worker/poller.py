@@ -17,7 +17,7 @@ from typing import Any
 
 from envpool_py import interrupts
 from envpool_py.worker import file_descriptors
-from envpool_py.worker.messages import READ, WAKE
+from envpool_py.worker.messages import READ, WAKE_CALLER
 
 # Seconds of one wait, after which callers wait again: a signal that comes after Python has looked
 # for signals and before the system waits does not end that wait; on Windows Ctrl-C ends none.
@@ -130,7 +130,7 @@ class Poller:
             poll = select.poll()
             poll.register(self.theirs, select.POLLOUT)
             if poll.poll(0):  # a full pipe has already ended the sleep
-                os.write(self.theirs, WAKE)
+                os.write(self.theirs, WAKE_CALLER)
 
     def close(self) -> None:
         if hasattr(self._poll, "close"):

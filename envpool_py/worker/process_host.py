@@ -168,7 +168,7 @@ class ProcessHost(RemoteHost):
 
     def request_stacks(self, hosts: Sequence[ProcessHost]) -> None:
         found = [(host._stacks, host.process.pid) for host in hosts]  # noqa: SLF001
-        watchdog.Stacks.request(found, self.quiet)
+        watchdog.Stacks.request(found, self.stack_quiet)
 
     def stack_of(self, thread: int) -> tuple[str, str]:
         return self._stacks.read(thread)

@@ -103,7 +103,7 @@ class Supervisor:
         num_processes: int,
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
-        self.context = self._check_context(context)
+        self.context = self._adopt_context(context)
         self._servers: list[Context] = []
         # Not the user's own subclass of multiprocessing's context.
         if num_processes > 1 and type(self.context).__name__ == "ForkServerContext":
@@ -122,7 +122,7 @@ class Supervisor:
         with interrupts.deferred():  # `close` needs it
             self._finalizer = Finalize(None, self.close, exitpriority=10)
 
-    def _check_context(self, context: Any) -> Any:
+    def _adopt_context(self, context: Any) -> Any:
         """Return the multiprocessing context of that name; None: multiprocessing's default."""
         if text := obstacle():
             raise NotImplementedError(f"{text}; use ThreadVectorEnv or DummyVectorEnv")

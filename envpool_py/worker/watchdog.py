@@ -36,7 +36,7 @@ from envpool_py.env.spaces import Array
 #: Seconds that a stuck process has to write its stack.
 STACK_GRACE = 0.5
 #: Seconds without a further line after which a stack is complete; long enough for a busy machine.
-QUIET = 0.1
+STACK_QUIET = 0.1
 # Bytes for the stack of a process, of which a file has no more than are written: faulthandler
 # writes at most 100 frames of 100 threads.
 _PART = 1 << 20

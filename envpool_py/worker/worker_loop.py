@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import Executor, Recreated, claim_instance
-from envpool_py.env.failures import describe, line_of, pack_failure
+from envpool_py.env.failures import describe, pack_failure, place_of
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.request import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
@@ -94,7 +94,7 @@ def main(
     except ordinary(ConnectionError):  # the parent has ended, maybe before the pipe says so
         os.killpg(0, signal.SIGKILL)
     except BaseException as error:  # of a signal handler that an env has installed
-        end.add(ids[0], messages.ENDED, (describe(error) + line_of(error)).encode())
+        end.add(ids[0], messages.ENDED, (describe(error) + place_of(error)).encode())
         with contextlib.suppress(OSError):  # an env has closed the connection
             end.send()
         raise

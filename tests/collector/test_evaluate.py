@@ -14,7 +14,7 @@ import tqdm
 import envpool_py
 from envpool_py import DummyVectorEnv, EnvError, PettingZooEnv
 from envpool_py.collector import AsyncCollector, Evaluation
-from tests.faults.helpers import MODES, RESTART, count_call
+from tests.faults.helpers import MODES, RESTART
 from tests.pettingzoo.envs import TableEnv
 from tests.support import envs
 from tests.support.episodes import equal
@@ -96,7 +96,7 @@ class CrashEnv(envs.RandomEnv):
 
     def step(self, action):
         self.steps += 1
-        if self.steps == 8 and count_call(self.path) <= self.times:
+        if self.steps == 8 and envs.count_call(self.path) <= self.times:
             raise ValueError("boom")
         return super().step(action)
 
@@ -246,7 +246,7 @@ class OnceEnv(FailingEnv):
 
     def __init__(self, tag, path):
         super().__init__(tag, 3)
-        if tag == 0 and count_call(path) > 1:
+        if tag == 0 and envs.count_call(path) > 1:
             raise ValueError("only once")
 
 

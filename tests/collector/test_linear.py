@@ -11,7 +11,7 @@ from pettingzoo import ParallelEnv
 
 from envpool_py import AsyncCollector, DummyVectorEnv, ParallelVectorEnv, evaluate
 from envpool_py.collector import Transitions
-from envpool_py.errors import PACKAGE
+from envpool_py.errors import PACKAGE_FOLDER
 from envpool_py.sb3 import DummyVecEnv
 from tests.support.envs import CountEnv
 
@@ -23,7 +23,7 @@ def lines(function):
     def trace(frame, event, _):
         nonlocal count
         count += event == "line"
-        return trace if frame.f_code.co_filename.startswith(PACKAGE) else None
+        return trace if frame.f_code.co_filename.startswith(PACKAGE_FOLDER) else None
 
     before = sys.gettrace()
     sys.settrace(trace)

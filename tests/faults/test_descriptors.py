@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from envpool_py import ShmemVectorEnv, WorkerDiedError
-from envpool_py.errors import PACKAGE
+from envpool_py.errors import PACKAGE_FOLDER
 from envpool_py.worker import messages, supervisor, watchdog
 from envpool_py.worker.host import RemoteHost
 from tests.faults.helpers import BROKEN, count_fns, kill, reset_pool
@@ -74,7 +74,7 @@ def test_the_stack_is_that_of_the_process_that_has_died(place, proc, ids, monkey
             frames = re.findall(r"^  File .* in (\w+)$", str(caught.value), re.MULTILINE)
             assert "_fault" in frames
             assert frames[-1] == "step", "the frames of the env alone, the most recent first"
-            assert PACKAGE not in str(caught.value)
+            assert PACKAGE_FOLDER not in str(caught.value)
             pool.restart([i])
             pool.reset([i])
             kill(pool, i)

@@ -16,7 +16,7 @@ from gymnasium.error import ResetNeeded
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.env.heartbeat import NUMBERS, Heartbeat
 from envpool_py.env.request import ASK, pack_token
-from envpool_py.errors import PACKAGE
+from envpool_py.errors import PACKAGE_FOLDER
 from envpool_py.worker import process_host, watchdog
 from envpool_py.worker.file_descriptors import is_readable
 from envpool_py.worker.watchdog import Watchdog
@@ -54,7 +54,9 @@ def test_an_env_raises(place, where, name):
         assert "in _fault" in error.text, "the worker's traceback is in the text"
         shown = "".join(traceback.format_exception(error))
         assert shown.count("in _fault") == 1
-        assert shown.count(f'File "{PACKAGE}') == 1, "the call, and no other frame of the package"
+        assert shown.count(f'File "{PACKAGE_FOLDER}') == 1, (
+            "the call, and no other frame of the package"
+        )
         assert len(shown.splitlines()) < 40
         assert re.search(r"\(envs.py:\d+\)$", error.message.partition("\n")[0])
         assert isinstance(error, type(original)) == (name in ORDINARY)

@@ -135,10 +135,10 @@ def test_a_pool_that_waits_in_a_full_cluster(env_fns, options, error, text, besi
         if error is KeyboardInterrupt and not known:
             beside(signalling(signal.SIGINT))
 
-    await_event, whole = ActorHost._await_event, {"num_cpus": 3.5, "step_timeout": 60.0}
+    await_event, whole = ActorHost._ask_for_event, {"num_cpus": 3.5, "step_timeout": 60.0}
     monkeypatch.setattr("envpool_py.worker.supervisor.MAKES_WITHIN", 1.0)
     with RayVectorEnv([envs.CountEnv], **whole) as first:
-        monkeypatch.setattr(ActorHost, "_await_event", note)
+        monkeypatch.setattr(ActorHost, "_ask_for_event", note)
         with pytest.raises(error, match=text):
             RayVectorEnv(env_fns, envs_per_actor=1, **{**whole, **options})
         monkeypatch.undo()
@@ -157,12 +157,12 @@ def test_ctrl_c_in_a_restart_that_waits_in_a_full_cluster(then, beside, monkeypa
         if not known:
             beside(signalling(signal.SIGINT))
 
-    await_event, whole = ActorHost._await_event, {"num_cpus": 3.5, "step_timeout": 60.0}
+    await_event, whole = ActorHost._ask_for_event, {"num_cpus": 3.5, "step_timeout": 60.0}
     with RayVectorEnv([envs.CountEnv], **whole) as pool:
         pool.reset()
         kill(pool, 0)
         with RayVectorEnv([envs.CountEnv], **whole) as other:
-            monkeypatch.setattr(ActorHost, "_await_event", note)
+            monkeypatch.setattr(ActorHost, "_ask_for_event", note)
             with pytest.raises(KeyboardInterrupt):
                 pool.restart([0])
             monkeypatch.undo()

@@ -98,7 +98,7 @@ def test_code_that_is_pickled_by_value_keeps_its_file_and_line():
     for function in (names["outer"](), pickle.loads(dumps_by_value(names["outer"]))()):
         with pytest.raises(ValueError, match="no") as caught:
             pickle.loads(dumps_by_value(function))()
-        assert failures.line_of(caught.value) == " (reacher.py:3)"
+        assert failures.place_of(caught.value) == " (reacher.py:3)"
 
 
 def test_the_line_is_the_last_one_of_the_user():

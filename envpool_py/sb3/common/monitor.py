@@ -33,7 +33,7 @@ class EpisodeLog:
             header = {"t_start": self.t_start, "env_id": str(getattr(spec, "id", None))}
             columns = (*keys, *info_keywords)
             # An env that a pool recreates continues the file of the env before it.
-            override_existing &= not Recreated.is_made()
+            override_existing &= not Recreated.is_being_made()
             self.results_writer = ResultsWriter(filename, header, columns, override_existing)
             self.t_start = self.results_writer.t_start
 
