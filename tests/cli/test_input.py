@@ -30,7 +30,10 @@ COLLECT = [
     ("CartPole-v1 --env-kwarg sutton=true", "--env-kwarg: sutton is true; Python writes True"),
     ("CartPole-v1 --env-kwarg x=[1,", "is no Python literal"),
     ("CartPole-v1 --env-kwarg x=1 --env-kwarg x=2", "--env-kwarg: x is given twice"),
-    ("tests.support.envs:UndeclaredEnv --env-kwarg tag=0 --env-kwarg kind=x", "no action space"),
+    (
+        "tests.support.envs:UndeclaredEnv --env-kwarg tag=0 --env-kwarg kind=x",
+        "action_space is missing",
+    ),
     (f"{COUNT} --env-kwarg fail=True", "env_fn raised ValueError: asked to fail"),
     (f"{COUNT} --policy mine", "must be module:callable"),
     (f"{COUNT} --policy {PARTS}:nothing", "'tests.cli.parts' has no 'nothing'"),
