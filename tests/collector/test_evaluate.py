@@ -19,7 +19,7 @@ from tests.pettingzoo.envs import TableEnv
 from tests.support import envs
 from tests.support.episodes import equal
 from tests.support.helpers import wait_until
-from tests.support.places import BACKENDS, PLACES, QUICK, paired
+from tests.support.places import BACKENDS, PLACES, QUICK, paired, slow
 
 tqdm.tqdm.get_lock()  # has a semaphore, which tqdm keeps for good
 
@@ -184,7 +184,10 @@ FAILURES = [
 
 @pytest.mark.parametrize(
     ("place", "fault", "budget", "mode"),
-    [(*case, MODES[n % 3]) for n, case in enumerate(FAILURES)],
+    [
+        *((*case, MODES[n % 3]) for n, case in enumerate(FAILURES) if "hang" not in case),
+        *slow(*((*case, MODES[n % 3]) for n, case in enumerate(FAILURES) if "hang" in case)),
+    ],
 )
 def test_a_task_that_fails_is_a_result(place, fault, budget, mode):
     """At its first failure, with restarts too; each task has the whole budget."""

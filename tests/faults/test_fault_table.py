@@ -306,6 +306,7 @@ def test_envs_that_hang_together_are_read_and_ended_together(by, monkeypatch):
         assert all("in _fault" in str(error) for error in errors)
 
 
+@pytest.mark.slow
 async def test_close_does_not_warn_of_a_process_that_is_being_killed(monkeypatch):
     """The error of its env was raised before."""
     with PLACES["shmem-fork"](BROKEN) as pool, monkeypatch.context() as patch:

@@ -138,6 +138,7 @@ def test_a_signal_handler_raises_while_a_value_is_pickled_or_unpickled():
             goes_on(pool, [0, 1, 2])
 
 
+@pytest.mark.slow
 def test_a_signal_handler_raises_while_a_message_waits_or_is_written(beside):
     """The rest of the message is sent before the next one, and all envs go on."""
     handler = raising(TimeoutError("mine"))

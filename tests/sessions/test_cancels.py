@@ -119,6 +119,7 @@ class SlowEnv(envs.CountEnv):
         path.touch()
 
 
+@pytest.mark.slow
 async def test_a_timeout_while_the_process_of_the_env_is_replaced(tmp_path):
     fns = [functools.partial(SlowEnv, 0, tmp_path / "made")]
     async with open_sessions(

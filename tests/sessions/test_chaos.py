@@ -15,7 +15,7 @@ import pytest
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
 from tests.sessions.helpers import MODES
-from tests.support.places import PLACES, QUICK, paired, soak
+from tests.support.places import PLACES, QUICK, paired, slow, soak
 
 NUM = 8
 HANG, DIE, RAISE, SLOW = range(1, 5)
@@ -131,7 +131,7 @@ SOME = (*QUICK, "coroutines", "thread-packed")
 @pytest.mark.parametrize(
     ("place", "count", "mode"),
     [
-        *paired(SOME, [40], MODES),
+        *slow(*paired(SOME, [40], MODES)),
         *soak(*((place, 2000, mode) for place in SOME for mode in MODES)),
     ],
 )
