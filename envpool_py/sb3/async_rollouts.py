@@ -95,8 +95,9 @@ class AsyncRollouts:
             ready, the next one if it comes within the ``k``-th part of the time of a policy call;
             or all envs, if rollouts so take less time, which is measured. With ``num_envs`` the
             weights are those of the algorithm without this class, bit for bit.
-        *args, **kwargs: as for the algorithm; a class with keywords of its own needs an
-            ``__init__`` that names them, for type checkers.
+        *args: as for the algorithm.
+        **kwargs: likewise; a class with keywords of its own needs an ``__init__`` that names them,
+            for type checkers.
 
     Raises:
         TypeError: the class has no on-policy algorithm after it, or one that defines its own
