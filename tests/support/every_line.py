@@ -554,7 +554,8 @@ def interrupt(scene, call, trigger):
         came_out = caught in (trigger.error, getattr(trigger, "second", None))
         if not came_out and not isinstance(caught, EnvError):
             raise WrongError(f"the call {outcome}") from None
-        caught.__traceback__ = None  # it holds what was half made
+        for error in (caught, trigger.error):
+            error.__traceback__ = None  # it holds what was half made
     # asyncio.run, interrupted while it sets the handler of SIGINT back, leaves its own.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if trigger.fired and not came_out:
