@@ -554,8 +554,7 @@ def interrupt(scene, call, trigger):
         came_out = caught in (trigger.error, getattr(trigger, "second", None))
         if not came_out and not isinstance(caught, EnvError):
             raise WrongError(f"the call {outcome}") from None
-        for error in (caught, trigger.error):
-            error.__traceback__ = None  # it holds what was half made
+        caught.__traceback__ = None  # it holds what was half made
     # asyncio.run, interrupted while it sets the handler of SIGINT back, leaves its own.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if trigger.fired and not came_out:
@@ -663,6 +662,7 @@ def once(cell, scene, place):
         scene.pool = scene.trigger.error = scene.trigger.second = None
         return
     scene.go_on(call if cell.call == "recv_async" else None)
+    scene.trigger.error.__traceback__ = None  # of two; not earlier: the pool may have kept it
     scene.check_restarts(
         cell.state,
         pool.restarts - base,
