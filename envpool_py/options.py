@@ -192,7 +192,8 @@ class RecoveryOptions:
             raise ValueError(f"restart_backoff must be 0 or more, got {self.restart_backoff}")
         if self.on_restart is not None and not callable(self.on_restart):
             raise TypeError(f"on_restart must be callable, got {type(self.on_restart).__name__}")
-        if self.on_error == "raise" and (self.on_restart is not None or self.max_restarts != 10):
+        given = self.on_restart is not None or self.max_restarts != type(self).max_restarts
+        if self.on_error == "raise" and given:
             raise ValueError("max_restarts and on_restart need on_error='restart'")
 
 
@@ -259,8 +260,8 @@ def split(keywords: Mapping[str, Any]) -> AllOptions:
         *(cls(**{k: v for k, v in keywords.items() if k in cls.__annotations__}) for cls in CLASSES)
     )
     if options.pool.record is not None and options.env.reset_fn is not None:
-        text = "because a record cannot hold what the function returned; use episode_seeds=True"
-        raise ValueError(f"record: not possible with reset_fn, {text}, or pass seeds to reset()")
+        text = "record: not possible with reset_fn, whose results it cannot hold; use episode_seeds"
+        raise ValueError(f"{text}=True, or pass seeds and options to reset()")
     if options.env.recycle is not None and options.processes.fresh_process:
         if options.pool.record is not None:
             raise ValueError("record: not possible with recycle and fresh_process; drop one")

@@ -71,10 +71,10 @@ def record(
     The pool has an autoreset mode and was never reset. It is stepped for ``warm_up`` seconds before
     the recording. ``policy`` is called before each request with its number of rows.
     """
-    pool.reset(seed=0)
     spaces: list[Any] = pool.action_space
     if None in spaces:
         raise EnvError(missing_space(spaces.index(None), "action_space"), [spaces.index(None)])
+    pool.reset(seed=0)
     ids: list[int] = list(range(len(pool)))
     sent: dict[int, float] = {}
     requests: list[list[tuple[float, float]]] = [[] for _ in ids]  # of each env: sent, returned

@@ -67,7 +67,7 @@ class States:
         """Return a mask ``(num_envs,)`` of the envs in flight."""
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
 
-    def _condensed_log(self) -> tuple[NDArray[np.int64], IdArray]:
+    def _condense_log(self) -> tuple[NDArray[np.int64], IdArray]:
         """Make the log one entry: the time of the last entry of each env, and the ids, sorted."""
         times, batches = self._log[::2], self._log[1::2]
         ids = np.concatenate(batches)
@@ -82,17 +82,17 @@ class States:
 
     def waiting(self) -> IdArray:
         """Return the envs in flight, the oldest request first."""
-        _, order = self._condensed_log()
+        _, order = self._condense_log()
         return order[self.in_flight()[order]]
 
     def sent_before(self, nanoseconds: int) -> set[int]:
         """Return the envs in flight whose requests were sent before this ``time.monotonic_ns``."""
-        times, order = self._condensed_log()
+        times, order = self._condense_log()
         return set(order[self.in_flight()[order] & (times < nanoseconds)].tolist())
 
     def ready(self) -> IdArray:
         """Return the envs that accept a request, in the order in which results were returned."""
-        _, order = self._condensed_log()
+        _, order = self._condense_log()
         return order[self.state[order] < STEPPING]
 
     def check_free(self, ids: IdArray) -> None:
@@ -146,7 +146,7 @@ class States:
         else:
             self._log += time.monotonic_ns(), envs.ids
             if len(self._log) > _LONGEST_LOG:
-                self._condensed_log()
+                self._condense_log()
         if self.unread:
             self.unread.difference_update(envs.ids.tolist())
         if self.dead:

@@ -114,8 +114,7 @@ class CustomWorkerHost(InlineHost):
         self._actions = actions_of(block, self.ids)
 
     def _send(self, tokens: list[int], requests: Mapping[int, Request]) -> None:
-        # A worker has one request at a time: an earlier one was cancelled, or is waited for no
-        # longer, and has no reply.
+        # A worker has one request at a time: nobody waits for the reply to an earlier one.
         super().cancel({token & ID_MASK for token in tokens})
         for token in tokens:
             i, request = token & ID_MASK, requests.get(token)
