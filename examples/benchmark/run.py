@@ -38,20 +38,17 @@ _LIMIT = 120.0  # seconds that a measurement may take in addition to --seconds
 def main() -> None:
     """Measure or read, then write the files that the options name."""
     args = _arguments()
-    if args.read:
-        frames = [pd.read_json(path) for path in args.read]
-        for k, frame in enumerate(frames):
-            frame["run"] = frame["run"].map(f"{k}/{{}}".format)
-        found = pd.concat(frames, ignore_index=True)
-    else:
-        records: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
+    for k, path in enumerate(args.read or ()):
+        rows = json.loads(Path(path).read_text())
+        records += [{**row, "run": f"{k}/{row['run']}"} for row in rows]
+    if not args.read:
         with contextlib.suppress(KeyboardInterrupt):  # finished measurements are kept
             for rows in _measured(args):
-                records += rows
-        found = pd.DataFrame(records).assign(run="")
+                records += [{**row, "run": ""} for row in rows]
     if args.json:
-        found.to_json(args.json, orient="records", indent=1)
-    text = markdown(found)
+        Path(args.json).write_text(json.dumps(records, indent=1))
+    text = markdown(pd.DataFrame(records))
     print(text)
     if args.markdown:
         Path(args.markdown).write_text(text)
