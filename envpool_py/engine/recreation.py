@@ -224,6 +224,7 @@ class Recreation:
     def _go_on_ended(self, i: int, failed: Failed, host: RemoteHost) -> float:
         supervisor = self._hosts.supervisor
         assert supervisor is not None  # noqa: S101 - of the host
+        mates = [self.failed[j] for j in host.ids if j in self.failed]
         if failed.phase is Phase.CLOSES:
             for error in host.errors_of_close():
                 warn(f"{error.message}; the env is recreated in a new process", RuntimeWarning)
@@ -232,9 +233,8 @@ class Recreation:
             failure = reply if isinstance(reply, EnvError) else host.error_of(i)
             if (culprit := self._ended_in_close(i)) is None:
                 return self._try_again(i, failed, failure)
-            if culprit == i:
+            if culprit == i and all(each.why is not Why.STOPPED for each in mates):
                 warn_of_close(i, failure)
-        mates = [self.failed[j] for j in host.ids if j in self.failed]
         if failed.phase is Phase.STARTS:
             for each in mates:
                 each.phase = Phase.WAITS if each.phase is Phase.STARTS else each.phase

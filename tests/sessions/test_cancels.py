@@ -11,7 +11,7 @@ import time
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from envpool_py import EnvTimeoutError, ThreadVectorEnv
+from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
 from envpool_py.worker import supervisor
 from tests.sessions.helpers import GO, MODES, count_fns, fine, open_sessions, play, turns, until
 from tests.support import envs
@@ -247,6 +247,36 @@ async def test_a_cancelled_step_is_no_failure(place, mode, tmp_path):
                 await env.step(GO)
         assert pool.restarts.tolist() == [3]  # code that blocks cannot be cancelled
         assert not reported
+
+
+class CloseBlocksEnv(BlockingEnv):
+    """Its first ``close`` blocks, its step raises."""
+
+    def step(self, action):
+        if action == GO:
+            raise LookupError
+        super().step(action)
+
+    def close(self):
+        with contextlib.suppress(FileExistsError):
+            self.path.mkdir()
+            self.step(BLOCK)
+
+
+@pytest.mark.parametrize("one", [{"num_threads": 1}, {"num_processes": 1, "context": "fork"}])
+async def test_the_close_of_a_neighbour_is_not_blamed_for_a_cancel(one, tmp_path):
+    fns = [functools.partial(kind, 0, tmp_path) for kind in (BlockingEnv, CloseBlocksEnv)]
+    pool = ThreadVectorEnv if "num_threads" in one else ShmemVectorEnv
+    with pool(fns, on_error="restart", **one) as pool:
+        async with pool.sessions() as sessions, sessions.open(env_ids=[0]) as env:
+            with pytest.raises(EnvError, match="LookupError"):
+                async with sessions.open(env_ids=[1]) as other:
+                    await other.step(GO)
+            await until(lambda: blocks(tmp_path, 1))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(env.step(GO), 0.05)
+            async with sessions.open(env_ids=[1]):
+                pass  # and nothing was warned of, which would be an error here
 
 
 @pytest.mark.parametrize("place", LOCAL)
