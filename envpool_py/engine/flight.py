@@ -110,7 +110,7 @@ class Flight:
             has prevented that, the next call does it. None: there is nothing to do.
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
         awaiting: the task of the event loop that waits, or waited last.
-        recorder: writes down every request and every result; None without ``record=``.
+        recorder: records every request and every result; None without ``record=``.
         recovery: handles failed envs.
     """
 

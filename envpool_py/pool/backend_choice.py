@@ -26,7 +26,7 @@ from envpool_py.worker.supervisor import obstacle
 
 #: Seconds for which the throw-away env is stepped.
 PROBE_SECONDS = 0.1
-#: Seconds after which the process of a throw-away env that hangs is ended.
+#: Seconds after which the process of a throw-away env that hangs is killed.
 LONGEST_PROBE = 20.0
 #: An env whose CPU time is a smaller part of its step time mostly waits.
 BUSY = 0.5
@@ -185,7 +185,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     thread alone, because threads of libraries may spin while they start. The time that the thread
     waited for a core is left out, because on a busy machine every env would seem to wait.
     """
-    # A process is ended even if the env holds the GIL; a thread cannot be.
+    # A process is killed even if the env holds the GIL; a thread cannot be.
     if is_process := threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)

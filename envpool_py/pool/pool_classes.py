@@ -117,7 +117,7 @@ class ThreadVectorEnv(BaseVectorEnv):
     thread: ``env_fn`` is called there. Envs that compute wait for each other, unless Python runs
     without the GIL. A thread cannot be killed: an env that takes longer than ``step_timeout`` is
     reported with its stack, its thread is abandoned, and it is recreated in a new one. An env that
-    ends its process ends the program. Options: ``on_error``, ``record``, ...
+    kills its process kills the program. Options: ``on_error``, ``record``, ...
 
     Args:
         num_threads: the number of threads, each with an equal share of the envs. None: one per env.

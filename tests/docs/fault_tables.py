@@ -25,7 +25,7 @@ def tables():
         same = re.sub(r"\b(reset|step) raised", "raised", lines)
         groups.setdefault(same, []).append((PLACES[place], lines))
     found = [f"- In process, {NO_HANG}.\n"]
-    found += [f"- In process and in threads, if an env ends its process, {NO_DEATH}.\n\n"]
+    found += [f"- In process and in threads, if an env kills its process, {NO_DEATH}.\n\n"]
     for members in groups.values():
         title = "; ".join(text for text, _ in members)
         found.append(f"## {title[0].upper()}{title[1:]}\n\n{HEAD}{members[-1][1]}\n")

@@ -40,14 +40,14 @@ FAULTS = {
     "raises": "raises an exception",
     "raises SystemExit": "calls `sys.exit`",
     "hangs": "never returns",
-    "exits": "ends its process by `os._exit`",
+    "exits": "calls `os._exit`",
     "is killed": "its process is killed by SIGKILL",
     "returns nonsense": "returns something else than it should",
     **FORKS,
 }
 
 NO_HANG = "an env that hangs in the program itself stops it: use processes or threads"
-NO_DEATH = "the program itself would end: use processes"
+NO_DEATH = "the program itself is killed: use processes"
 NOTHING = ("nothing",)
 
 # Texts that several rows have.
