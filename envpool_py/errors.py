@@ -37,7 +37,7 @@ class EnvError(Exception):
         env_ids: the ids of the envs concerned, ints.
         request: the kind of the request that failed: ``"step"``, ``"reset"``, ``"get_attr"``, ...
         details: the traceback in the worker, without frames of this package, or "".
-        finished: of an error that ``evaluate`` raises, an ``Evaluation`` of the finished tasks.
+        finished: the finished tasks, as ``Evaluation`` of ``evaluate``, or ``Outcomes`` of ``map``.
     """
 
     finished: Any = None

@@ -280,8 +280,8 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         return self._frames
 
     get_attr = call
-    np_random: Any = property(lambda self: self.call("np_random"))
-    np_random_seed: Any = property(lambda self: self.call("np_random_seed"))
+    np_random: Any = property(lambda self: self.call("np_random"), doc="The envs' generators.")
+    np_random_seed: Any = property(lambda self: self.call("np_random_seed"), doc="The envs' seeds.")
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call in each env; ValueError for ``reset``, ``step`` and ``close``."""

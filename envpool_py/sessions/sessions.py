@@ -180,7 +180,7 @@ class Sessions:
             env_ids: take one of these envs. None: any.
 
         Raises:
-            TimeoutError: when awaited: no env was free within ``wait`` seconds.
+            TimeoutError: when awaited: no env is free within ``wait``. EnvError: the reset failed.
         """
         if wait is not None:
             check_number("wait must be seconds or None", wait, NUMBER)
@@ -219,7 +219,7 @@ class Sessions:
     ) -> Outcomes[T, V]:
         """Return the outcomes of ``stream``, in the order of the tasks.
 
-        Whatever it raises has the outcomes so far as ``finished``, be it cancelled.
+        Whatever it raises, a cancellation too, has the ``Outcomes`` so far as ``finished``.
 
         Args:
             conversation: as in ``stream``.

@@ -24,10 +24,8 @@ from envpool_py import ShmemVectorEnv, make
 
 with make("CartPole-v1", 4, backend="shmem", num_processes="auto", caller_steps=None) as envs:
     obs, infos = envs.reset(seed=0)
-    rewards: np.ndarray = np.zeros(4)
     for _ in range(10):
         obs, rewards, terminated, truncated, infos = envs.step(np.zeros(4, np.int64))
-        total: float = rewards.sum().item()
         ended = np.flatnonzero(terminated | truncated)
         envs.reset(ended)
 with ShmemVectorEnv([object] * 2, autoreset_mode="next_step", context="spawn") as pool:
@@ -48,23 +46,6 @@ with SubprocVectorEnv([object] * 4, wait_num=2, on_error="restart", max_restarts
             continue
         if not terminated.any():
             envs.send([0] * len(rewards), id=envs.batch_ids)
-""",
-    "sb3": """
-import numpy as np
-import envpool_py.sb3
-from envpool_py.sb3 import ShmemVecEnv, SubprocVecEnv, VecNormalize, make_vec_env
-
-options = {"num_processes": 2, "on_error": "restart"}
-venv = make_vec_env("CartPole-v1", 4, vec_env_cls=SubprocVecEnv, vec_env_kwargs=options)
-normalized = VecNormalize(venv, norm_reward=False)
-normalized.seed(3)
-obs = normalized.reset()
-obs, rewards, dones, infos = normalized.step(np.zeros(4, np.int64))
-mean: float = rewards.mean().item()
-lives = [info.get("lives") for info in infos if dones.any()]
-normalized.close()
-with envpool_py.sb3.ShmemVecEnv([object], start_method="fork", num_processes="auto") as other:
-    other.reset()
 """,
     "rollout": """
 from typing import Any
@@ -133,12 +114,18 @@ from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import EvalCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from envpool_py import PoolOptions, SB3MultiAgentVecEnv
+from envpool_py.gymnasium import VectorEnv, make_vec
 from envpool_py.sb3 import AsyncRollouts, DummyVecEnv, SubprocVecEnv, VecNormalize, make_vec_env
+import envpool_py.sb3
 
 class AsyncPPO(AsyncRollouts, PPO): ...
 
 options: PoolOptions = {"on_error": "restart", "num_processes": "auto", "context": "fork"}
 venv = VecNormalize(SubprocVecEnv([object] * 4, **options))
+make_vec_env("CartPole-v1", 4, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"num_processes": 2})
+make_vec("CartPole-v1", 4, vectorization_mode="async", vector_kwargs=options)
+with envpool_py.sb3.ShmemVecEnv([object], start_method="fork", num_processes="auto") as other:
+    print(VectorEnv([object] * 4, num_processes=2, on_error="restart").restarts.sum(), other.closed)
 model = PPO("MlpPolicy", venv, verbose=0)
 model.learn(100, callback=EvalCallback(make_vec_env("CartPole-v1", 4), eval_freq=50))
 mean = evaluate_policy(model, DummyVecEnv([object], episode_seeds=True))
@@ -146,22 +133,6 @@ AsyncPPO("MlpPolicy", venv, n_steps=8, wait_num=2).learn(100)
 with SB3MultiAgentVecEnv([object], "subproc", "auto", step_timeout=3.0) as agents:
     PPO("MlpPolicy", agents)
     print(agents.possible_agents, len(venv), venv.closed, venv.unwrapped.num_envs)
-""",
-    "gymnasium": """
-import numpy as np
-from envpool_py import PoolOptions
-from envpool_py.gymnasium import VectorEnv, make_vec
-
-options: PoolOptions = {"on_error": "restart", "step_timeout": 5.0}
-fault = make_vec("CartPole-v1", 4, vectorization_mode="async", vector_kwargs=options)
-copied = make_vec("CartPole-v1", 4, vector_kwargs={"copy": False, "num_processes": 2})
-with VectorEnv([object] * 4, context="fork", num_processes=2, on_error="restart") as envs:
-    obs, infos = envs.reset(seed=3, options={"reset_mask": np.ones(4, np.bool_)})
-    size = np.prod(np.array(envs.single_observation_space.shape))
-    obs, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
-    total: float = rewards.sum().item()
-    ended = bool((terminated | truncated).any())
-    print(envs.restarts.sum(), len(envs), envs.call("render"), envs.pool.stats())
 """,
     "envpool": """
 import numpy as np
@@ -172,7 +143,6 @@ with envpool.make("CartPole-v1", num_envs=4, batch_size=2, options={"backend": "
     envs.async_reset()
     obs, reward, terminated, truncated, info = envs.recv()
     envs.send(np.zeros(len(reward), np.int32), info["env_id"])
-    total: float = reward.sum().item()
     print(envs.config["num_envs"], envs.closed, terminated.any())
 made = envpool.make_gymnasium("CartPole-v1", num_envs=2, options={"on_error": "restart"})
 made.step(np.zeros(2))
@@ -186,7 +156,6 @@ with ParallelVectorEnv([object], wait_num=1, **options) as envs:
     obs, info = envs.reset(seed=1)
     names: list[str] = envs.possible_agents
     obs, rewards, terminated, truncated, info = envs.step({name: [0] for name in names})
-    total: float = sum(reward.sum().item() for reward in rewards.values())
     envs.send_reset([0])
     print(envs.waiting_id, envs.batch_ids, envs.call("state", id=[0]), envs.autoreset_mode)
 env = PettingZooEnv(object(), dead_steps="skip")
@@ -265,12 +234,10 @@ class AsyncPPO(AsyncRollouts, PPO): ...
 fns = [object]
 AsyncPPO("MlpPolicy", DummyVecEnv([object]), n_step=8)  # wrong
 AsyncPPO("MlpPolicy", DummyVecEnv([object]), wait_nun=8)  # wrong
-DummyVecEnv(fns, on_eror="restart")  # wrong
 SubprocVecEnv(fns, on_error="restrat")  # wrong
 ShmemVecEnv(fns, num_process=2)  # wrong
 VectorEnv(fns, on_eror="restart")  # wrong
 make_vec("CartPole-v1", 2, vector_kwargs={"on_eror": "restart"})  # wrong
-make_vec("CartPole-v1", 2, vectorization_mode="asynch")  # wrong
 envpool.make("CartPole-v1", num_envs=2, options={"on_eror": "restart"})  # wrong
 envpool.make("CartPole-v1", "gymnasum")  # wrong
 ParallelVectorEnv(fns, on_eror="restart")  # wrong
@@ -287,24 +254,68 @@ evaluate(make("CartPole-v1"), lambda obs, env_ids: [0], 3, on_failure="recrod") 
 """,
     "a name of each class": """
 from envpool_py import AsyncCollector, ParallelVectorEnv, VectorEnvNormObs, make
-from envpool_py.gymnasium import make_vec
-from envpool_py.sb3 import DummyVecEnv, VecNormalize, make_vec_env
 from envpool_py.wrappers import OldGymEnv
 import envpool_py
 import envpool_py.envpool as envpool
 ParallelVectorEnv([object]).possible_agent()  # wrong
 VectorEnvNormObs(make("CartPole-v1")).waiting_ids()  # wrong
-VecNormalize(make_vec_env("CartPole-v1")).norm_rewards()  # wrong
-make_vec("CartPole-v1").single_action_spaces()  # wrong
 envpool.make("CartPole-v1").async_resets()  # wrong
 OldGymEnv(object()).stepp()  # wrong
 make("CartPole-v1").single_observation_space.shapes()  # wrong
 envpool_py.ShmemVectorEnvs  # wrong
 envpool_py.sb3.SubprocVectorEnv  # wrong
-with make("CartPole-v1", 4) as envs, DummyVecEnv([object]) as venv:
+with make("CartPole-v1", 4) as envs:
     envs.rest()  # wrong
-    venv.step_wait_all()  # wrong
 for batch in AsyncCollector(envs, lambda obs, env_ids: [0]).steps():
     batch.reward  # wrong
+""",
+    "sb3, and its own classes": """
+import gymnasium as gym
+import numpy as np
+from envpool_py.sb3.common.env_util import make_vec_env
+from envpool_py.sb3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecFrameStack, VecNormalize
+
+env_fns = [lambda: gym.make("CartPole-v1")]
+venv = make_vec_env("CartPole-v1", 4, vec_env_cls=SubprocVecEnv, vec_env_kwargs={})
+normalized = VecNormalize(venv, norm_reward=False)
+obs = normalized.reset()
+obs, rewards, dones, infos = normalized.step(np.zeros(4, np.int64))
+mean: float = rewards.mean().item()
+lives = [info.get("lives") for info in infos if dones.any()]
+stacked = VecFrameStack(DummyVecEnv(env_fns), 4, channels_order="last")
+print(stacked.num_envs, SubprocVecEnv(env_fns, "spawn").get_attr("spec"), normalized.close())
+DummyVecEnv(env_fns, on_eror="restart")  # wrong
+SubprocVecEnv(env_fns, start_method="forks")  # wrong
+make_vec_env("CartPole-v1", num_envs=2)  # wrong
+VecNormalize(venv, norm_rewards=False)  # wrong
+normalized.norm_rewards()  # wrong
+VecFrameStack(venv, 4, channels_order="firts")  # wrong
+venv.step_wait_all()  # wrong
+rewards.means()  # wrong
+infos[0].gets("lives")  # wrong
+""",
+    "gymnasium, and its own classes": """
+import gymnasium as gym
+import numpy as np
+from envpool_py.gymnasium import make_vec
+from envpool_py.gymnasium import VectorEnv as AsyncVectorEnv
+
+made = make_vec("CartPole-v1", 4, vectorization_mode="async", vector_kwargs={"copy": False})
+env_fns = [lambda: gym.make("CartPole-v1")] * 4
+envs = AsyncVectorEnv(env_fns, context="fork")
+obs, infos = envs.reset(seed=3, options={"reset_mask": np.ones(4, np.bool_)})
+obs, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
+total: float = rewards.sum().item()
+ended = bool((terminated | truncated).any())
+print(envs.num_envs, envs.call("render"), made.get_attr("spec"), envs.close())
+AsyncVectorEnv(env_fns, shared_memorys=True)  # wrong
+AsyncVectorEnv(env_fns, autoreset_mode="samestep_")  # wrong
+AsyncVectorEnv(env_fns, context="forks")  # wrong
+AsyncVectorEnv(env_fns, observation_mode="some")  # wrong
+make_vec("CartPole-v1", 2, vectorization_mode="asynch")  # wrong
+make_vec("CartPole-v1", 2, vector_kwargs={"copyy": False})  # wrong
+made.single_action_spaces()  # wrong
+envs.step_waits()  # wrong
+(terminated | truncated).anys()  # wrong
 """,
 }

@@ -1,5 +1,6 @@
 """Type checkers take right programs of users, and find what is misspelt."""
 
+import functools
 import itertools
 import json
 import re
@@ -20,6 +21,12 @@ CHECKERS = {
 
 MODES = {"mypy": ["strict"], "pyright": ["basic", "strict"]}
 
+#: Our imports, and those of a peer: a program with these alone has a twin, for comparison.
+PEERS = {
+    "envpool_py.sb3.common": "stable_baselines3.common",
+    "envpool_py.gymnasium import make_vec": "gymnasium import make_vec",
+    "envpool_py.gymnasium import VectorEnv as": "gymnasium.vector import",
+}
 #: What a strict checker says of the programs, and of the untyped parts of Gymnasium and SB3.
 OF_OTHERS = ("reportUnused", 'Type of "learn" is partially unknown')
 # Packages of which no program uses a type but AutoresetMode, and which take minutes.
@@ -31,7 +38,7 @@ mypy_path = {ROOT}
 follow_imports = silent
 [mypy-{",".join(f"{name}.*" for name in SKIPPED).replace(",", ",mypy-")}]
 follow_imports = skip
-[mypy-gymnasium,mypy-gymnasium.vector,mypy-gymnasium.vector.vector_env]
+[mypy-gymnasium,mypy-gymnasium.vector.*,mypy-gymnasium.envs.registration]
 follow_imports = silent
 """
 
@@ -48,10 +55,12 @@ def parts_of(text):
 @pytest.mark.parametrize("checker", CHECKERS)
 @pytest.mark.slow
 def test_right_programs_pass_and_each_misspelt_one_is_found(checker, tmp_path):
-    programs = {**RIGHT, **MISSPELT, "revealed": REVEALED}
+    programs = [*RIGHT.values(), *MISSPELT.values(), REVEALED]
+    twins = [functools.reduce(lambda t, pair: t.replace(*pair), PEERS.items(), t) for t in programs]
+    programs += [text for text in twins if "envpool_py" not in text]
     expected = {}
-    for (number, text), mode in itertools.product(enumerate(programs.values()), MODES[checker]):
-        path = tmp_path / f"program_{number}_{mode}.py"
+    for (number, text), mode in itertools.product(enumerate(programs), MODES[checker]):
+        path = tmp_path / f"{'ours' if 'envpool_py' in text else 'theirs'}_{number}_{mode}.py"
         path.write_text(f"# pyright: {mode}{text}")
         wrong = [at for at, line in enumerate(text.split("\n"), 1) if line.endswith("# wrong")]
         expected[path.name] = wrong
@@ -65,10 +74,12 @@ def test_right_programs_pass_and_each_misspelt_one_is_found(checker, tmp_path):
         check=False,
     )
     found = {name: [] for name in expected}
-    pattern = r"(program_\w+\.py):(\d+)(?::\d+)?:? -? ?(?:error|warning): ([^\n]*)"
+    pattern = r"((?:ours|theirs)_\w+\.py):(\d+)(?::\d+)?:? -? ?(?:error|warning): ([^\n]*)"
     for name, line, message in re.findall(pattern, done.stdout):
         if not any(one in message for one in OF_OTHERS):
             found[name].append(int(line))
+    for name in [name for name in expected if name.startswith("theirs")]:
+        assert set(expected.pop(name)) - set(found.pop(name)), "the peer's types find every mistake"
     assert {name: sorted(set(lines)) for name, lines in found.items()} == expected, done.stdout
     pattern = r'(?:note: Revealed type is|information: Type of ".*" is) "(.*)"'
     revealed = re.findall(pattern, done.stdout)

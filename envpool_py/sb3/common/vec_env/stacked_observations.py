@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
 from envpool_py.sb3.common.vec_env.base_vec_env import require
+
+ChannelsOrder = Literal["first", "last"] | None
+ChannelsOrders = ChannelsOrder | Mapping[str, ChannelsOrder]
 
 
 class StackedObservations:
@@ -29,7 +32,7 @@ class StackedObservations:
         num_envs: int,
         n_stack: int,
         observation_space: gym.Space[Any],
-        channels_order: str | Mapping[str, str | None] | None = None,
+        channels_order: ChannelsOrders = None,
     ) -> None:
         self.num_envs = num_envs
         self.n_stack = n_stack
@@ -60,7 +63,7 @@ class StackedObservations:
 
     @staticmethod
     def compute_stacking(
-        n_stack: int, observation_space: gym.spaces.Box, channels_order: str | None = None
+        n_stack: int, observation_space: gym.spaces.Box, channels_order: ChannelsOrder = None
     ) -> tuple[bool, int, tuple[int, ...], int]:
         """The dimension to stack along, with the arguments of the class.
 

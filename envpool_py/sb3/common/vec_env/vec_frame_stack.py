@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 
 from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
-from envpool_py.sb3.common.vec_env.stacked_observations import StackedObservations
+from envpool_py.sb3.common.vec_env.stacked_observations import ChannelsOrders, StackedObservations
 
 
 class VecFrameStack(ResultWrapper):
@@ -18,9 +17,7 @@ class VecFrameStack(ResultWrapper):
     ``stacked_obs``. A space that is no Box and no Dict is an UnsuitableEnvError.
     """
 
-    def __init__(
-        self, venv: Any, n_stack: int, channels_order: str | Mapping[str, str | None] | None = None
-    ) -> None:
+    def __init__(self, venv: Any, n_stack: int, channels_order: ChannelsOrders = None) -> None:
         space = venv.observation_space
         text = f"VecFrameStack: observation_space is {space}, but Box or Dict is needed"
         require(isinstance(space, (gym.spaces.Box, gym.spaces.Dict)), text)
