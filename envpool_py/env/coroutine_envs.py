@@ -15,7 +15,7 @@ import queue
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from types import FrameType
@@ -109,28 +109,13 @@ def running() -> Iterator[_Loop]:
                     used.join(1)
 
 
-@types.coroutine
-def _relay(fiber: Any) -> Generator[Any, Any, None]:
-    """Let the task wait for what the function in the fiber waits for."""
-    future = fiber.switch()
-    while not fiber.dead:
-        try:
-            yield future
-        except GeneratorExit:  # a fork has copied the task
-            raise
-        except BaseException as error:  # noqa: BLE001 - the function handles it
-            future = fiber.throw(type(error), error, error.__traceback__)
-        else:
-            future = fiber.switch()
-
-
 @dataclass(eq=False, repr=False)
 class Runner:
     """Runs ``function`` in a greenlet of the event loop, and ``at_end`` after its end.
 
-    Where the function waits, it switches to a task of the loop, and other code runs. All coroutines
-    of a runner run in this task. ``is_cancelled``: whether the request is cancelled that the
-    function carries out. ``coroutine``: what the function waits for, None if for a message.
+    Where the function waits, it switches to a task of the loop, which awaits that for it: so all
+    coroutines of a runner run in one task. ``is_cancelled``: whether the request is cancelled that
+    the function carries out. ``coroutine``: what it waits for, None if for a message.
     """
 
     loop: _Loop
@@ -152,8 +137,17 @@ class Runner:
     async def _drive(self) -> None:
         fiber = self.loop.fiber(self._function)
         fiber.runner, fiber.gr_context = self, fiber.parent.gr_context
-        self._switch = fiber.parent.switch
-        await _relay(fiber)
+        self._wait_for = fiber.parent.switch
+        awaited = fiber.switch()
+        while not fiber.dead:
+            try:
+                result = await awaited
+            except GeneratorExit:  # a fork has copied the task
+                raise
+            except BaseException as error:  # noqa: BLE001 - the function handles it
+                awaited = fiber.throw(type(error), error, error.__traceback__)
+            else:
+                awaited = fiber.switch(result)
 
     def notify(self) -> None:
         """Tell the function that there is a message."""
@@ -184,7 +178,7 @@ class Runner:
         while inbox.empty():
             self._arrival = self.loop.loop.create_future()
             try:
-                self._switch(next(self._arrival.__await__()))
+                self._wait_for(self._arrival)
             except self.loop.asyncio.CancelledError:  # of a time-out or group left open
                 self._owes_cancel = True
                 self._uncancel()
@@ -200,26 +194,10 @@ class Runner:
         self.coroutine = coroutine
         try:
             return self._wait_for(coroutine)
-        finally:
-            self.coroutine = None
-
-    def _wait_for(self, awaited: Any) -> Any:
-        """Do what ``await`` does, but let the task wait for the futures."""
-        error: BaseException | None = None
-        try:
-            while True:
-                future = awaited.send(None) if error is None else awaited.throw(error)
-                error = None
-                try:
-                    self._switch(future)
-                except BaseException as thrown:  # noqa: BLE001 - the coroutine handles it
-                    error = thrown
-        except StopIteration as end:
-            return end.value
         except self.loop.asyncio.CancelledError as raised:  # else callers seem to be cancelled
             raise CancelledError(*raised.args).with_traceback(raised.__traceback__) from None
         finally:
-            error = None  # it refers to this frame
+            self.coroutine = None
             self._uncancel()
 
     def _uncancel(self) -> None:
