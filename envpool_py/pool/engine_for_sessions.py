@@ -70,7 +70,7 @@ class EngineForSessions:
     def listening(self, loop: Any, look: Callable[[], object]) -> AbstractContextManager[float]:
         return recv_async.listening(self._engine.hosts, loop, look)
 
-    def begin(self) -> None:
+    def begin(self, task: Any) -> None:
         self._pool._assert_open()  # noqa: SLF001
         if self._flight.states.num_in_flight:
             text = f"sessions: envs {self._pool.waiting_id} are in flight; call drain() or cancel()"
@@ -78,7 +78,7 @@ class EngineForSessions:
         if self._pool._calls.setdefault("now", self) is not self:  # noqa: SLF001
             text = "sessions: others of this pool are open, or another call is under way"
             raise AlreadyPendingCallError(text, "sessions")
-        self._flight.publish_early = True
+        self._flight.publish_early, self._flight.awaiting = True, task
         self._recovery.begin_sessions()
 
     def end(self, ids: Collection[int]) -> None:
@@ -90,6 +90,7 @@ class EngineForSessions:
                 self._flight.publish_early = self._pool.is_async
                 self._recovery.end_sessions()
         finally:
+            self._flight.awaiting = None
             self._pool._calls.clear()  # noqa: SLF001
 
     def prepare(self, i: int) -> bool:
@@ -152,12 +153,12 @@ class EngineForSessions:
         self._recovery.stop(i, error, is_lost=not spare)
         return error
 
-    def poll(self, task: Any) -> tuple[float, list[int], StepResult | None, Errors, Errors]:
+    def poll(self) -> tuple[float, list[int], StepResult | None, Errors, Errors]:
         self._pool._assert_open()  # noqa: SLF001
         engine, flight = self._engine, self._flight
         batch: StepResult | None = None
         errors: Errors = {}
-        flight.awaiting, flight.polls_since, self.frame = task, time.monotonic(), sys._getframe()  # noqa: SLF001
+        flight.polls_since, self.frame = time.monotonic(), sys._getframe()  # noqa: SLF001
         try:
             found, seconds = flight.poll()
             if found and self.steps_here:
@@ -170,6 +171,6 @@ class EngineForSessions:
         except NotYet as not_yet:  # all results were those of cancelled requests
             seconds = not_yet.seconds
         finally:
-            flight.awaiting = flight.polls_since = self.frame = None
+            flight.polls_since = self.frame = None
         ids = [] if batch is None else engine.batch_ids.tolist()
         return seconds, ids, batch, errors, self._recovery.errors()
