@@ -111,7 +111,7 @@ def running() -> Iterator[_Loop]:
 
 @dataclass(eq=False, repr=False)
 class Runner:
-    """Runs ``function`` in a greenlet of the event loop, and ``at_end`` after its end.
+    """Runs ``function`` in a greenlet of the event loop.
 
     Where the function waits, it switches to a task of the loop, which awaits that for it: so all
     coroutines of a runner run in one task. ``is_cancelled``: whether the request is cancelled that
@@ -121,7 +121,6 @@ class Runner:
     loop: _Loop
     _function: Callable[[], object]
     is_cancelled: Callable[[], bool]
-    _at_end: Callable[[], object] = lambda: None
     name: str | None = None
     coroutine: Any = None
     _owes_cancel: bool = False
@@ -130,7 +129,6 @@ class Runner:
     def start(self) -> None:
         def start() -> None:
             self._task = self.loop.loop.create_task(self._drive(), name=self.name)
-            self._task.add_done_callback(lambda _: self._at_end())
 
         self.loop.call(start)
 
@@ -278,19 +276,22 @@ def frames_of(coroutine: Any) -> list[tuple[FrameType, int]]:
     return found
 
 
+def _are_coroutines(env: gym.Env[Any, Any]) -> list[bool]:
+    return [inspect.iscoroutinefunction(getattr(env, name, None)) for name in ("reset", "step")]
+
+
 def belongs_in_loop(env: Any) -> bool:
     """Whether ``reset`` and ``step`` of the base env are coroutine functions."""
-    while isinstance(env, gym.Wrapper) and not isinstance(env, Awaited):
+    while isinstance(env, gym.Wrapper):
         env = env.env
-    return isinstance(env, Awaited) and env.needs_no_thread
+    return isinstance(env, gym.Env) and all(_are_coroutines(env))
 
 
 class Awaited(gym.Wrapper[Any, Any, Any, Any]):
     """An env with coroutines as an env without: each call returns when its coroutine has ended."""
 
-    def __init__(self, env: gym.Env[Any, Any], *, needs_no_thread: bool) -> None:
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.needs_no_thread = needs_no_thread
         self._use = contextlib.ExitStack()
         self._use.enter_context(running())
 
@@ -321,14 +322,9 @@ def adapted(made: Any) -> Any:
     if inspect.iscoroutine(made):
         with running():
             return adapted(run(made))
-    base, above = made, None
-    while isinstance(base, gym.Wrapper):
-        base, above = base.env, base
-    found = [inspect.iscoroutinefunction(getattr(base, name, None)) for name in ("reset", "step")]
-    if not isinstance(base, gym.Env) or not any(found):
-        return made
-    awaited = Awaited(base, needs_no_thread=all(found))
-    if above is None:
-        return awaited
-    above.env = awaited  # type: ignore[attr-defined]
+    if isinstance(made, gym.Wrapper):
+        if (inner := adapted(made.env)) is not made.env:
+            made.env = inner
+    elif isinstance(made, gym.Env) and any(_are_coroutines(made)):
+        return Awaited(made)
     return made

@@ -148,13 +148,13 @@ def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any] | None) -> None
                 made = env_fns is None or loop.make_envs(env_fns)
                 if made and env_fns is not None and loop.belongs_in_loop():
                     go_on = partial(main, loop, end, None)
-                    end.move(go_on, loop.is_cancelled, end.finish, name_ids(loop.ids))
+                    end.move(go_on, loop.is_cancelled, name_ids(loop.ids))
                 else:
                     run_envs(loop, end.receive, made=made)
             except Abandoned:
                 loop.close()
     finally:
-        if end.runner is None:
+        if end.runner is None or env_fns is None:
             end.finish()
 
 
