@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from typing_extensions import Self
 
-from envpool_py.env import spaces
 from envpool_py.env_ids import Ids, resolve
 from envpool_py.errors import EnvError
 from envpool_py.options import NUMBER, check_number, check_timeout
@@ -428,13 +427,7 @@ class Sessions:
     def _handle_results(self) -> float:
         """Deliver results, stop what takes too long; return the seconds until the next call."""
         seconds: float
-        seconds, ids, batch, errors, lost = self._calls.poll()
-        found: dict[int, Any] = {**errors}
-        if batch is not None:
-            obs, *columns, infos = batch
-            parts = [column if column.ndim > 1 else column.tolist() for column in columns]
-            rest = zip(*parts, infos, strict=True)
-            found |= {i: (spaces.take(obs, k), *next(rest)) for k, i in enumerate(ids)}
+        seconds, found, lost = self._calls.poll()
         for i, result in found.items():
             self._deadlines.pop(i, None)
             if not self._answer(i, result) and i in self._settling:
