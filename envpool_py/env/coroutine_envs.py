@@ -15,7 +15,7 @@ import queue
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from types import FrameType
@@ -109,34 +109,18 @@ def running() -> Iterator[_Loop]:
                     used.join(1)
 
 
-@types.coroutine
-def _relay(fiber: Any) -> Generator[Any, Any, None]:
-    """Let the task wait for what the function in the fiber waits for."""
-    future = fiber.switch()
-    while not fiber.dead:
-        try:
-            yield future
-        except GeneratorExit:  # a fork has copied the task
-            raise
-        except BaseException as error:  # noqa: BLE001 - the function handles it
-            future = fiber.throw(type(error), error, error.__traceback__)
-        else:
-            future = fiber.switch()
-
-
 @dataclass(eq=False, repr=False)
 class Runner:
-    """Runs ``function`` in a greenlet of the event loop, and ``at_end`` after its end.
+    """Runs ``function`` in a greenlet of the event loop.
 
-    Where the function waits, it switches to a task of the loop, and other code runs. All coroutines
-    of a runner run in this task. ``is_cancelled``: whether the request is cancelled that the
-    function carries out. ``coroutine``: what the function waits for, None if for a message.
+    Where the function waits, it switches to a task of the loop, which awaits that for it: so all
+    coroutines of a runner run in one task. ``is_cancelled``: whether the request is cancelled that
+    the function carries out. ``coroutine``: what it waits for, None if for a message.
     """
 
     loop: _Loop
     _function: Callable[[], object]
     is_cancelled: Callable[[], bool]
-    _at_end: Callable[[], object] = lambda: None
     name: str | None = None
     coroutine: Any = None
     _owes_cancel: bool = False
@@ -145,15 +129,23 @@ class Runner:
     def start(self) -> None:
         def start() -> None:
             self._task = self.loop.loop.create_task(self._drive(), name=self.name)
-            self._task.add_done_callback(lambda _: self._at_end())
 
         self.loop.call(start)
 
     async def _drive(self) -> None:
         fiber = self.loop.fiber(self._function)
         fiber.runner, fiber.gr_context = self, fiber.parent.gr_context
-        self._switch = fiber.parent.switch
-        await _relay(fiber)
+        self._wait_for = fiber.parent.switch
+        awaited = fiber.switch()
+        while not fiber.dead:
+            try:
+                result = await awaited
+            except GeneratorExit:  # a fork has copied the task
+                raise
+            except BaseException as error:  # noqa: BLE001 - the function handles it
+                awaited = fiber.throw(type(error), error, error.__traceback__)
+            else:
+                awaited = fiber.switch(result)
 
     def notify(self) -> None:
         """Tell the function that there is a message."""
@@ -184,7 +176,7 @@ class Runner:
         while inbox.empty():
             self._arrival = self.loop.loop.create_future()
             try:
-                self._switch(next(self._arrival.__await__()))
+                self._wait_for(self._arrival)
             except self.loop.asyncio.CancelledError:  # of a time-out or group left open
                 self._owes_cancel = True
                 self._uncancel()
@@ -200,26 +192,10 @@ class Runner:
         self.coroutine = coroutine
         try:
             return self._wait_for(coroutine)
-        finally:
-            self.coroutine = None
-
-    def _wait_for(self, awaited: Any) -> Any:
-        """Do what ``await`` does, but let the task wait for the futures."""
-        error: BaseException | None = None
-        try:
-            while True:
-                future = awaited.send(None) if error is None else awaited.throw(error)
-                error = None
-                try:
-                    self._switch(future)
-                except BaseException as thrown:  # noqa: BLE001 - the coroutine handles it
-                    error = thrown
-        except StopIteration as end:
-            return end.value
         except self.loop.asyncio.CancelledError as raised:  # else callers seem to be cancelled
             raise CancelledError(*raised.args).with_traceback(raised.__traceback__) from None
         finally:
-            error = None  # it refers to this frame
+            self.coroutine = None
             self._uncancel()
 
     def _uncancel(self) -> None:
@@ -300,19 +276,22 @@ def frames_of(coroutine: Any) -> list[tuple[FrameType, int]]:
     return found
 
 
+def _are_coroutines(env: gym.Env[Any, Any]) -> list[bool]:
+    return [inspect.iscoroutinefunction(getattr(env, name, None)) for name in ("reset", "step")]
+
+
 def belongs_in_loop(env: Any) -> bool:
     """Whether ``reset`` and ``step`` of the base env are coroutine functions."""
-    while isinstance(env, gym.Wrapper) and not isinstance(env, Awaited):
+    while isinstance(env, gym.Wrapper):
         env = env.env
-    return isinstance(env, Awaited) and env.needs_no_thread
+    return isinstance(env, gym.Env) and all(_are_coroutines(env))
 
 
 class Awaited(gym.Wrapper[Any, Any, Any, Any]):
     """An env with coroutines as an env without: each call returns when its coroutine has ended."""
 
-    def __init__(self, env: gym.Env[Any, Any], *, needs_no_thread: bool) -> None:
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
-        self.needs_no_thread = needs_no_thread
         self._use = contextlib.ExitStack()
         self._use.enter_context(running())
 
@@ -343,14 +322,9 @@ def adapted(made: Any) -> Any:
     if inspect.iscoroutine(made):
         with running():
             return adapted(run(made))
-    base, above = made, None
-    while isinstance(base, gym.Wrapper):
-        base, above = base.env, base
-    found = [inspect.iscoroutinefunction(getattr(base, name, None)) for name in ("reset", "step")]
-    if not isinstance(base, gym.Env) or not any(found):
-        return made
-    awaited = Awaited(base, needs_no_thread=all(found))
-    if above is None:
-        return awaited
-    above.env = awaited  # type: ignore[attr-defined]
+    if isinstance(made, gym.Wrapper):
+        if (inner := adapted(made.env)) is not made.env:
+            made.env = inner
+    elif isinstance(made, gym.Env) and any(_are_coroutines(made)):
+        return Awaited(made)
     return made

@@ -292,7 +292,7 @@ class StepLoop:
     def note_error(self, token: int, kind: str, error: BaseException) -> None:
         """Send the error of a request that failed, beside its row."""
         if isinstance(error, Abandoned):
-            raise error
+            raise Abandoned  # another one: this frame refers to the error, which would refer to it
         self._heartbeat.leave()  # the env may have raised before it returned
         i = token & ID_MASK
         self._beside.clear()

@@ -19,7 +19,7 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.wrapper_layers import make_for_random_actions
 from envpool_py.errors import WorkerDiedError
-from envpool_py.threads.thread_supervisor import ThreadEnvWorker
+from envpool_py.threads.thread_host import ThreadEnvWorker
 from envpool_py.worker.builtin_env_workers import SubprocEnvWorker
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.supervisor import obstacle

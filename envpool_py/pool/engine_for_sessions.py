@@ -50,8 +50,8 @@ class EngineForSessions:
     long it rests after so many resets that failed. ``check``: raise if it cannot be stepped.
     ``stop``: cancel a request; its error if it has not done this ``fact`` in time, after
     ``request_stacks`` for all such envs together. ``kill``: only what goes on although it was
-    cancelled. ``poll``: the seconds until the next poll, the ids and the batch of the rows that
-    have arrived, their errors, those of envs that are being recreated.
+    cancelled. ``poll``: the seconds until the next poll, the rows that have arrived, or the errors
+    in place of them, and the errors of envs that are being recreated.
 
     In the place of the frame of a call, it lets the pool refuse other calls.
     """
@@ -70,7 +70,7 @@ class EngineForSessions:
     def listening(self, loop: Any, look: Callable[[], object]) -> AbstractContextManager[float]:
         return recv_async.listening(self._engine.hosts, loop, look)
 
-    def begin(self) -> None:
+    def begin(self, task: Any) -> None:
         self._pool._assert_open()  # noqa: SLF001
         if self._flight.states.num_in_flight:
             text = f"sessions: envs {self._pool.waiting_id} are in flight; call drain() or cancel()"
@@ -78,7 +78,7 @@ class EngineForSessions:
         if self._pool._calls.setdefault("now", self) is not self:  # noqa: SLF001
             text = "sessions: others of this pool are open, or another call is under way"
             raise AlreadyPendingCallError(text, "sessions")
-        self._flight.publish_early = True
+        self._flight.publish_early, self._flight.awaiting = True, task
         self._recovery.begin_sessions()
 
     def end(self, ids: Collection[int]) -> None:
@@ -90,6 +90,7 @@ class EngineForSessions:
                 self._flight.publish_early = self._pool.is_async
                 self._recovery.end_sessions()
         finally:
+            self._flight.awaiting = None
             self._pool._calls.clear()  # noqa: SLF001
 
     def prepare(self, i: int) -> bool:
@@ -152,24 +153,29 @@ class EngineForSessions:
         self._recovery.stop(i, error, is_lost=not spare)
         return error
 
-    def poll(self, task: Any) -> tuple[float, list[int], StepResult | None, Errors, Errors]:
+    def poll(self) -> tuple[float, dict[int, Any], Errors]:
         self._pool._assert_open()  # noqa: SLF001
         engine, flight = self._engine, self._flight
         batch: StepResult | None = None
-        errors: Errors = {}
-        flight.awaiting, flight.polls_since, self.frame = task, time.monotonic(), sys._getframe()  # noqa: SLF001
+        found: dict[int, Any] = {}
+        flight.polls_since, self.frame = time.monotonic(), sys._getframe()  # noqa: SLF001
         try:
-            found, seconds = flight.poll()
-            if found and self.steps_here:
+            has_arrived, seconds = flight.poll()
+            if has_arrived and self.steps_here:
                 seconds = 0.0
             if flight.arrivals.chunks:
                 ids = flight.wait(1, None, None)
-                batch = engine.deliver(Selection(ids), resets=False, apart=errors)
+                batch = engine.deliver(Selection(ids), resets=False, apart=found)
                 flight.unsettled = None
                 seconds = self._recovery.run(seconds) or 0.0  # begins with what has just failed
         except NotYet as not_yet:  # all results were those of cancelled requests
             seconds = not_yet.seconds
         finally:
-            flight.awaiting = flight.polls_since = self.frame = None
-        ids = [] if batch is None else engine.batch_ids.tolist()
-        return seconds, ids, batch, errors, self._recovery.errors()
+            flight.polls_since = self.frame = None
+        if batch is not None:
+            obs, *columns, infos = batch
+            parts = [column if column.ndim > 1 else column.tolist() for column in columns]
+            rest = zip(*parts, infos, strict=True)
+            for k, i in enumerate(engine.batch_ids.tolist()):
+                found[i] = spaces.take(obs, k), *next(rest)
+        return seconds, found, self._recovery.errors()

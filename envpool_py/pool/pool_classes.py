@@ -20,7 +20,7 @@ from envpool_py.pool.keywords import (
     one_of,
     spell_out,
 )
-from envpool_py.threads.thread_supervisor import ThreadEnvWorker
+from envpool_py.threads.thread_host import ThreadEnvWorker
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from typing_extensions import Self
 
-from envpool_py.env import spaces
 from envpool_py.env_ids import Ids, resolve
 from envpool_py.errors import EnvError
 from envpool_py.options import NUMBER, check_number, check_timeout
@@ -135,7 +134,7 @@ class Sessions:
         # How many resets of each env have failed since one was completed.
         self._failures = [0] * calls.num_envs
         # Those who wait for an env: for one of these, or any.
-        self._waiters: dict[asyncio.Future[int], list[int] | None] = {}
+        self._waiters: dict[asyncio.Future[int], tuple[int, ...] | None] = {}
         self._pending: dict[int, asyncio.Future[Row]] = {}
         # When to stop a request, and what it has not done then; "": it was cancelled before.
         self._deadlines: dict[int, tuple[float, str]] = {}
@@ -143,20 +142,24 @@ class Sessions:
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
         self._entered = False
+        self._listening = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
         if self._entered:
             raise RuntimeError("sessions: used in `async with` before; call pool.sessions() again")
-        self._calls.begin()
-        self._entered = True
-        self._loop, self._error = asyncio.get_running_loop(), None
-        self._receiver = self._loop.create_task(self._receive())
+        self._calls.begin(asyncio.current_task())
+        self._loop, self._error, self._entered = asyncio.get_running_loop(), None, True
+        try:
+            listening = self._calls.listening(self._loop, self._poll)
+            self._longest = self._listening.enter_context(listening)
+        except Exception as error:
+            self._end(error)
+            raise
+        self._poll_at(0.0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._end(ClosedEnvironmentError("the `async with` block of the sessions has ended"))
-        self._receiver.cancel()
-        await asyncio.wait([self._receiver])
 
     def open(
         self,
@@ -186,8 +189,8 @@ class Sessions:
             check_number("wait must be seconds or None", wait, NUMBER)
             if not wait >= 0:
                 raise ValueError(f"wait must be 0 or more, got {wait}")
-        ids = None if env_ids is None else resolve(env_ids, self._calls.num_envs).tolist()
-        if ids == []:
+        ids = None if env_ids is None else (*resolve(env_ids, self._calls.num_envs).tolist(),)
+        if ids == ():
             raise ValueError("env_ids is empty; a session takes one of them")
         return Session(
             self, partial(self._take_env, ids, wait), timeout, seed=seed, options=options
@@ -292,7 +295,7 @@ class Sessions:
 
     # ------------------------------------------------------------------------------ for a session
 
-    async def _take_env(self, ids: list[int] | None, wait: float | None) -> int:
+    async def _take_env(self, ids: tuple[int, ...] | None, wait: float | None) -> int:
         """Wait for a free env, one of ``ids`` if given."""
         self._check(None)
         waiter: asyncio.Future[int] = self._loop.create_future()
@@ -380,17 +383,7 @@ class Sessions:
             text = "timeout: the program itself steps envs of this pool, and cannot stop them"
             raise ValueError(f"{text}; use ThreadVectorEnv or ShmemVectorEnv")
 
-    # ------------------------------------------------------------------------------- the receiver
-
-    async def _receive(self) -> None:
-        try:
-            with self._calls.listening(self._loop, self._poll) as self._longest:
-                self._poll_at(0.0)
-                await self._loop.create_future()  # until it is cancelled
-        except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
-            self._end(error)
-        finally:
-            self._end(ClosedEnvironmentError("the event loop of the sessions has ended"))
+    # ------------------------------------------------------------------------------- the results
 
     def _poll(self) -> None:
         """Deliver what has arrived: in a callback, because a task would take one turn more."""
@@ -421,6 +414,7 @@ class Sessions:
         """Raise this error in all coroutines that wait, and in later calls."""
         if self._error is None:
             self._error = error
+            self._listening.close()
             waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters]
             ids, self._pending = [*self._pending], {}
             try:
@@ -433,13 +427,7 @@ class Sessions:
     def _handle_results(self) -> float:
         """Deliver results, stop what takes too long; return the seconds until the next call."""
         seconds: float
-        seconds, ids, batch, errors, lost = self._calls.poll(self._receiver)
-        found: dict[int, Any] = {**errors}
-        if batch is not None:
-            obs, *columns, infos = batch
-            parts = [column if column.ndim > 1 else column.tolist() for column in columns]
-            rest = zip(*parts, infos, strict=True)
-            found |= {i: (spaces.take(obs, k), *next(rest)) for k, i in enumerate(ids)}
+        seconds, found, lost = self._calls.poll()
         for i, result in found.items():
             self._deadlines.pop(i, None)
             if not self._answer(i, result) and i in self._settling:
@@ -455,12 +443,7 @@ class Sessions:
             self._answer(i, lost[i])
         now = self._loop.time()
         if now >= self._first_deadline:
-            late = {i: fact for i, (due, fact) in self._deadlines.items() if due <= now}
-            self._calls.request_stacks([i for i, fact in late.items() if fact])
-            for i, fact in late.items():
-                if (error := self._stop(i, fact)) is not None:
-                    self._answer(i, error)
-            self._first_deadline = min(self._deadlines.values(), default=(math.inf, ""))[0]
+            self._stop_late(now)
         self._distribute()
         return min(seconds, self._first_deadline - now)
 
@@ -474,28 +457,38 @@ class Sessions:
                 pending.set_result(result)
         return pending is not None
 
-    def _stop(self, i: int, fact: str) -> EnvError | None:
-        """Stop a request that has not done this in time, or was cancelled and goes on."""
-        del self._deadlines[i]
-        error: EnvError | None = self._calls.stop(i, fact, kill=not fact)
-        if fact:
-            self._limit(i, supervisor.GRACE)
+    def _stop_late(self, now: float) -> None:
+        """Stop requests that have not ended in time, or were cancelled and go on."""
+        late = {i: fact for i, (due, fact) in self._deadlines.items() if due <= now}
+        self._calls.request_stacks([i for i, fact in late.items() if fact])
+        for i, fact in late.items():
+            del self._deadlines[i]
+            error = self._calls.stop(i, fact, kill=not fact)
+            if fact:
+                self._limit(i, supervisor.GRACE)
+            if error is not None:
+                self._answer(i, error)
+        self._first_deadline = min(self._deadlines.values(), default=(math.inf, ""))[0]
         self._poll_at(0.0)
-        return error
 
     def _distribute(self) -> None:
         """Give free envs to those who wait, the first to the first; recreate what was lost."""
+        in_vain = set[Any]()  # those of whom another one gets none either
         for waiter, ids in list(self._waiters.items()) if self._free else ():
-            while not waiter.done() and (i := self._next_free(ids)) is not None:
+            if waiter.done() or ids in in_vain:
+                continue
+            while (i := self._next_free(ids)) is not None:
                 rests_until = self._free.pop(i)
                 if self._calls.prepare(i):
                     del self._waiters[waiter]
                     waiter.set_result(i)
-                else:
-                    self._settling[i] = rests_until
-                    self._poll_at(0.0)
+                    break
+                self._settling[i] = rests_until
+                self._poll_at(0.0)
+            else:
+                in_vain.add(ids)
 
-    def _next_free(self, ids: list[int] | None) -> int | None:
+    def _next_free(self, ids: tuple[int, ...] | None) -> int | None:
         """Return a free env that does not rest; if all of ``ids`` rest, the next of these."""
         free = self._free if ids is None else [i for i in ids if i in self._free]
         now = self._loop.time()

@@ -1,4 +1,4 @@
-"""A thread with some envs: start it, exchange messages with it, end it.
+"""Threads with envs, in place of worker processes: start them, exchange messages, end them.
 
 For the engine a thread is a process: the same messages, deadlines and restarts. It runs the loop of
 a worker process, with queues in place of its connection.
@@ -22,16 +22,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from envpool_py import interrupts
 from envpool_py.env import coroutine_envs, failures
-from envpool_py.env.block import Block
+from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import Abandoned, Executor
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import snapshot
 from envpool_py.errors import name_ids
 from envpool_py.worker import messages
+from envpool_py.worker.builtin_env_workers import RemoteEnvWorker
 from envpool_py.worker.host import Exit, Life, RemoteHost, Send
 from envpool_py.worker.poller import QueuePoller
-from envpool_py.worker.supervisor import GRACE
+from envpool_py.worker.supervisor import GRACE, Supervisor
 from envpool_py.worker.watchdog import stack_of_thread
 from envpool_py.worker.worker_loop import EnvLoop, run_envs
 
@@ -148,13 +150,13 @@ def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any] | None) -> None
                 made = env_fns is None or loop.make_envs(env_fns)
                 if made and env_fns is not None and loop.belongs_in_loop():
                     go_on = partial(main, loop, end, None)
-                    end.move(go_on, loop.is_cancelled, end.finish, name_ids(loop.ids))
+                    end.move(go_on, loop.is_cancelled, name_ids(loop.ids))
                 else:
                     run_envs(loop, end.receive, made=made)
             except Abandoned:
                 loop.close()
     finally:
-        if end.runner is None:
+        if end.runner is None or env_fns is None:
             end.finish()
 
 
@@ -281,3 +283,33 @@ class ThreadHost(RemoteHost):
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:  # noqa: ARG002
         is_error = status in (messages.FAILURE, messages.CLOSED)
         return failures.env_error(data[0], i, data[1]) if is_error else data
+
+
+class ThreadSupervisor(Supervisor):
+    """Starts, watches and abandons the threads of these envs."""
+
+    counted, make_poller = "num_threads", QueuePoller
+
+    def starting(self, **_: Any) -> Any:
+        return interrupts.deferred()
+
+    def _adopt_context(self, context: Any) -> Any:
+        return context
+
+    def _open(self) -> None:
+        if self._options.fresh_process:
+            raise ValueError("fresh_process: threads are in one process; use ShmemVectorEnv")
+        self._add_hosts(partial(ThreadHost, claimed={}))
+
+    def _new_block(self, spec: Spec) -> Block:
+        return Block(spec._replace(local=True))
+
+
+class ThreadEnvWorker(RemoteEnvWorker):
+    """A worker whose env is in a thread of this process, which starts with the first request.
+
+    Args:
+        env_fn: makes the env; called once, in the thread.
+    """
+
+    make_supervisor = ThreadSupervisor

@@ -177,4 +177,5 @@ def stack_of_thread(thread: int, coroutine: Any = None) -> tuple[str, str]:
         f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
         for each, line in frames
     ]
+    frames.clear()  # this frame is in it, and frames hold what the env has open
     return failures.stack_of("\n".join(["Thread (most recent call first):", *lines]))

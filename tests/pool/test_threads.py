@@ -17,7 +17,7 @@ from envpool_py import EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv, WorkerD
 from envpool_py.engine import flight
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads import thread_host
-from envpool_py.threads.thread_supervisor import ThreadEnvWorker
+from envpool_py.threads.thread_host import ThreadEnvWorker
 from envpool_py.worker import supervisor, watchdog
 from tests.support import envs
 from tests.support.helpers import wait_until

@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
@@ -74,6 +76,28 @@ async def test_a_reset_may_time_out(tmp_path):
                 raise AssertionError
         async with sessions.open() as env:
             assert env.info["options"] is None
+
+
+async def test_what_an_abandoned_thread_has_open_is_freed_at_once(tmp_path):
+    class HoldingEnv(BlockingEnv):
+        def step(self, action):
+            opened = Opened()
+            held.add(opened)
+            return super().step(action)
+
+    class Opened:
+        pass
+
+    held = weakref.WeakSet()
+    gc.disable()
+    try:
+        async with open_sessions(ThreadVectorEnv([lambda: HoldingEnv(0, tmp_path)])) as sessions:
+            with pytest.raises(EnvTimeoutError):
+                async with sessions.open() as env:
+                    await env.step(BLOCK, timeout=0.05)
+            await until(lambda: not held)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("place", ["thread-packed", "shmem-fork-packed"])
