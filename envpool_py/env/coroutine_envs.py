@@ -140,9 +140,10 @@ class Runner:
         while not fiber.dead:
             try:
                 result = await awaited
-            except GeneratorExit:  # a fork has copied the task
-                raise
             except BaseException as error:  # noqa: BLE001 - the function handles it
+                last: Any = error.__traceback__
+                if isinstance(error, GeneratorExit) and last.tb_next is None:
+                    raise  # not the coroutine's: the task is deleted, in a fork
                 awaited = fiber.throw(type(error), error, error.__traceback__)
             else:
                 awaited = fiber.switch(result)

@@ -17,6 +17,7 @@ from tests.support import envs
 from tests.support.places import PLACES, paired
 
 LEAVING = {"SystemExit": SystemExit(3), "KeyboardInterrupt": KeyboardInterrupt()}
+LEAVING["GeneratorExit"] = GeneratorExit("gone")
 
 
 def raising_once(error, path):
@@ -59,9 +60,11 @@ def goes_on(pool, tags):
     [
         # A KeyboardInterrupt is Ctrl-C in the program itself.
         ("dummy", "SystemExit", "step", "restart"),
+        ("thread", "GeneratorExit", "step", "raise"),
+        ("thread-packed", "GeneratorExit", "reset", "restart"),
         *paired(
             ["thread", "shmem-fork-packed", "thread-packed", "thread", "thread-packed", "thread"],
-            [*LEAVING],
+            [*LEAVING][:2],
             ["reset", "step", "step", "reset"],
             ["raise", "restart", "restart"],
         ),
