@@ -140,7 +140,7 @@ class Runner:
         while not fiber.dead:
             try:
                 result = await awaited
-            except BaseException as error:  # noqa: BLE001 - the function handles it
+            except BaseException as error:  # the function handles it
                 last: Any = error.__traceback__
                 if isinstance(error, GeneratorExit) and last.tb_next is None:
                     raise  # not the coroutine's: the task is deleted, in a fork

@@ -156,10 +156,19 @@ class Sessions:
             self._end(error)
             raise
         self._poll_at(0.0)
+        self._watcher = self._loop.create_task(self._end_with_loop())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._end(ClosedEnvironmentError("the `async with` block of the sessions has ended"))
+        self._watcher.cancel()
+        await asyncio.wait([self._watcher])
+
+    async def _end_with_loop(self) -> None:
+        try:
+            await self._loop.create_future()  # until it is cancelled
+        finally:
+            self._end(ClosedEnvironmentError("the event loop of the sessions has ended"))
 
     def open(
         self,

@@ -4,10 +4,10 @@ import asyncio
 import functools
 
 import pytest
-from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import DummyVectorEnv, VectorEnvWrapper
-from tests.sessions.helpers import GO, count_fns, open_sessions
+from tests.sessions.helpers import GO, count_fns, fine, open_sessions
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.places import BACKENDS, PLACES
@@ -83,6 +83,22 @@ async def test_another_event_loop_is_refused():
 
         await asyncio.to_thread(asyncio.run, elsewhere())
         await env.step(GO)
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_sessions_that_nobody_ends_end_with_their_loop(place):
+    async def begin(pool):
+        session = await (await pool.sessions().__aenter__()).open()
+        await session.step(GO)
+        return session
+
+    with PLACES[place](count_fns(2)) as pool:
+        session = asyncio.run(begin(pool))
+        with pytest.raises(ClosedEnvironmentError, match="the event loop of the sessions has"):
+            asyncio.run(session.step(GO))
+        fine(pool)
+        asyncio.run(begin(pool))
+        fine(pool)
 
 
 async def test_a_second_async_with_is_refused():
