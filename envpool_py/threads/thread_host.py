@@ -212,9 +212,8 @@ class ThreadHost(RemoteHost):
             self._post(kind, data[messages.HEADER.size :])
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
-        return partial(
-            self._post, messages.TOKENS_EARLY if publish_early else messages.TOKENS, data
-        )
+        kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
+        return partial(self._post, kind, data)
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
         own = [(token, request.with_own_arguments()) for token, request in pairs]
