@@ -46,12 +46,13 @@ def sessions(self: Any) -> Sessions:
 class EngineForSessions:
     """Requests to single envs, and their results, for ``Sessions``.
 
-    ``prepare``: whether an env can be reset now; if not, its next row says so. ``backoff``: for how
-    long it rests after so many resets that failed. ``check``: raise if it cannot be stepped.
-    ``stop``: cancel a request; its error if it has not done this ``fact`` in time, after
-    ``request_stacks`` for all such envs together. ``kill``: only what goes on although it was
-    cancelled. ``poll``: the seconds until the next poll, the rows that have arrived, or the errors
-    in place of them, and the errors of envs that are being recreated.
+    ``begin``: with a future that is never done, so that ``recv_async`` is refused. ``prepare``:
+    whether an env can be reset now; if not, its next row says so. ``backoff``: for how long it
+    rests after so many resets that failed. ``check``: raise if it cannot be stepped. ``stop``:
+    cancel a request; its error if it has not done this ``fact`` in time, after ``request_stacks``
+    for all such envs together. ``kill``: only what goes on although it was cancelled. ``poll``: the
+    seconds until the next poll, the rows that have arrived, or the errors in place of them, and the
+    errors of envs that are being recreated.
 
     In the place of the frame of a call, it lets the pool refuse other calls.
     """
@@ -70,7 +71,7 @@ class EngineForSessions:
     def listening(self, loop: Any, look: Callable[[], object]) -> AbstractContextManager[float]:
         return recv_async.listening(self._engine.hosts, loop, look)
 
-    def begin(self, task: Any) -> None:
+    def begin(self, awaiting: Any) -> None:
         self._pool._assert_open()  # noqa: SLF001
         if self._flight.states.num_in_flight:
             text = f"sessions: envs {self._pool.waiting_id} are in flight; call drain() or cancel()"
@@ -78,7 +79,7 @@ class EngineForSessions:
         if self._pool._calls.setdefault("now", self) is not self:  # noqa: SLF001
             text = "sessions: others of this pool are open, or another call is under way"
             raise AlreadyPendingCallError(text, "sessions")
-        self._flight.publish_early, self._flight.awaiting = True, task
+        self._flight.publish_early, self._flight.awaiting = True, awaiting
         self._recovery.begin_sessions()
 
     def end(self, ids: Collection[int]) -> None:

@@ -33,7 +33,7 @@ async def recv_async(self: Any) -> StepResult:
 
     Raises:
         EnvError: as ``recv``.
-        AlreadyPendingCallError: another coroutine awaits the next batch.
+        AlreadyPendingCallError: another coroutine awaits the next batch, or sessions are open.
         ClosedEnvironmentError: the pool is closed, or was closed meanwhile.
     """
     import asyncio  # noqa: PLC0415 - takes 30 ms, and few programs need it

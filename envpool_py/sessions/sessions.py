@@ -142,33 +142,20 @@ class Sessions:
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
         self._entered = False
-        self._listening = contextlib.ExitStack()
 
     async def __aenter__(self) -> Self:
         if self._entered:
             raise RuntimeError("sessions: used in `async with` before; call pool.sessions() again")
-        self._calls.begin(asyncio.current_task())
-        self._loop, self._error, self._entered = asyncio.get_running_loop(), None, True
-        try:
-            listening = self._calls.listening(self._loop, self._poll)
-            self._longest = self._listening.enter_context(listening)
-        except Exception as error:
-            self._end(error)
-            raise
-        self._poll_at(0.0)
-        self._watcher = self._loop.create_task(self._end_with_loop())
+        loop = asyncio.get_running_loop()
+        self._calls.begin(loop.create_future())
+        self._loop, self._error, self._entered = loop, None, True
+        self._receiver = loop.create_task(self._receive())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._end(ClosedEnvironmentError("the `async with` block of the sessions has ended"))
-        self._watcher.cancel()
-        await asyncio.wait([self._watcher])
-
-    async def _end_with_loop(self) -> None:
-        try:
-            await self._loop.create_future()  # until it is cancelled
-        finally:
-            self._end(ClosedEnvironmentError("the event loop of the sessions has ended"))
+        self._receiver.cancel()
+        await asyncio.wait([self._receiver])
 
     def open(
         self,
@@ -392,7 +379,17 @@ class Sessions:
             text = "timeout: the program itself steps envs of this pool, and cannot stop them"
             raise ValueError(f"{text}; use ThreadVectorEnv or ShmemVectorEnv")
 
-    # ------------------------------------------------------------------------------- the results
+    # ------------------------------------------------------------------------------- the receiver
+
+    async def _receive(self) -> None:
+        try:
+            with self._calls.listening(self._loop, self._poll) as self._longest:
+                self._poll_at(0.0)
+                await self._loop.create_future()  # until it is cancelled
+        except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
+            self._end(error)
+        finally:
+            self._end(ClosedEnvironmentError("the event loop of the sessions has ended"))
 
     def _poll(self) -> None:
         """Deliver what has arrived: in a callback, because a task would take one turn more."""
@@ -423,7 +420,6 @@ class Sessions:
         """Raise this error in all coroutines that wait, and in later calls."""
         if self._error is None:
             self._error = error
-            self._listening.close()
             waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters]
             ids, self._pending = [*self._pending], {}
             try:

@@ -39,6 +39,8 @@ async def test_other_calls_of_the_pool_are_refused(place):
                 call()
         with pytest.raises(AlreadyPendingCallError, match="others of this pool are open"):
             await other.__aenter__()
+        with pytest.raises(AlreadyPendingCallError, match="another coroutine already awaits"):
+            await pool.recv_async()
         assert (await env.step(GO))[0].tolist()[2] == 1
 
 
