@@ -244,6 +244,9 @@ def run(result: Any) -> Any:
     thread, ended = threading.get_ident(), queue.SimpleQueue[Any]()
     is_cancelled = getattr(this_thread, "is_cancelled", lambda: False)
     with running() as loop:
+        if threading.current_thread() is loop:  # it would wait for itself
+            result.close()
+            raise RuntimeError("a coroutine of an env steps a pool of such envs; use a thread")
         runner = Runner(loop, lambda: ended.put(_outcome(lambda: runner.run(result))), is_cancelled)
         _waiting[thread] = runner, ended
         try:

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from envpool_py import EnvError, EnvTimeoutError, ThreadVectorEnv
+from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, ThreadVectorEnv
 from envpool_py.worker import supervisor
 from tests.support import envs
 from tests.support.helpers import wait_until
@@ -351,6 +351,18 @@ async def test_timeouts_of_a_moment_abandon_nothing():
                     async with sessions.open() as env:
                         await env.step(1, timeout=k % 4 / 1000 or 1e-9)
         assert len(made) == 1
+
+
+def test_a_coroutine_that_steps_a_pool_of_coroutines_is_no_hang():
+    class Nesting(HangingEnv):
+        async def step(self, action):  # noqa: ARG002
+            with DummyVectorEnv([lambda: HangingEnv(1)]) as inner:
+                inner.reset()
+
+    with ThreadVectorEnv([lambda: Nesting(0)]) as pool:
+        pool.reset()
+        with pytest.raises(EnvError, match=r"env 0: .*steps a pool of such envs; use a thread"):
+            pool.step([0])
 
 
 def test_an_env_is_recreated_beside_the_event_loop():
