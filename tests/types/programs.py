@@ -1,23 +1,6 @@
-"""Programs of users: right ones, and others with a mistake in each line that a comment names."""
+"""Programs of users; a comment names each line with a mistake."""
 
-ASYNC_ENV = """
-from collections.abc import AsyncIterator
-from typing import Any
-from envpool_py import AsyncEnv, ThreadVectorEnv
-
-class HttpEnv(AsyncEnv[str, str]):
-    async def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        await super().reset(seed=seed)
-        return "start", {}
-
-    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "next", 1.0, True, False, {}
-
-sessions = ThreadVectorEnv([HttpEnv] * 2).sessions()
-"""
-RIGHT = {
+PROGRAMS = {
     "sync": """
 import numpy as np
 from envpool_py import ShmemVectorEnv, make
@@ -88,26 +71,6 @@ try:
     texts = [error for error, failed in zip(found.errors, found.failed) if failed]
 except EnvError as error:
     print(error.env_ids, error.finished)
-finally:
-    pool.close()
-""",
-    "sessions": ASYNC_ENV
-    + """
-async def conversation(task: int) -> str:
-    async with sessions.open(options={"task": task}, wait=10, env_ids=[0, 1]) as env:
-        await env.step("go", timeout=30)
-        return f"{task} {env.episode_return}"
-
-async def later() -> AsyncIterator[int]:
-    yield 1
-
-async def main() -> None:
-    async for task, value, error in sessions.stream(conversation, later()):
-        print(task + 1, value.upper() if value is not None else error)
-    outcomes = await sessions.map(conversation, range(3), on_failure="record")
-    values: list[str | None] = [one.value for one in outcomes]
-    session = await sessions.open()
-    session.close()
 """,
     "learning": """
 from stable_baselines3 import PPO
@@ -172,61 +135,45 @@ with make("CartPole-v1", 2, record="a.record", start_method="fork") as pool:
     save("episodes", [], pool.single_observation_space, pool.single_action_space)
 repeated = replay("a.record", [object] * 2, until=10, backend="subproc", num_processes=2)
 """,
-}
-#: What resets and steps return; the type of an observation alone may be unknown.
-REVEALED = """
-import numpy as np
-import envpool_py.envpool as envpool
-from envpool_py import NormalizeReward, ParallelVectorEnv, PettingZooEnv, SB3MultiAgentVecEnv
-from envpool_py import EnvError, make, replay
-from envpool_py.gymnasium import VectorEnv, make_vec
-from envpool_py.sb3 import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize, make_vec_env
+    "sessions": """
+from collections.abc import AsyncIterator
+from typing import Any
+from envpool_py import AsyncEnv, ThreadVectorEnv
 
-for pool in (make("CartPole-v1", 2), NormalizeReward(make("CartPole-v1", 2))):
-    reveal_type(pool.reset())
-    reveal_type(pool.step([0]))
-    reveal_type(pool.recv())
-for envs in (VectorEnv([object]), make_vec("CartPole-v1", 2)):
-    reveal_type(envs.reset())
-    reveal_type(envs.step(0))
-for venv in (DummyVecEnv([object]), SubprocVecEnv([object]), make_vec_env("CartPole-v1")):
-    reveal_type(venv.reset())
-    reveal_type(venv.step(np.zeros(2)))
-    reveal_type(VecNormalize(venv).step(np.zeros(2)))
-    reveal_type(VecMonitor(venv).step_wait())
-reveal_type(envpool.make("CartPole-v1").reset())
-reveal_type(envpool.make("CartPole-v1").step(0))
-reveal_type(envpool.make_dm("CartPole-v1").reset().step_type)
-reveal_type(envpool.make_dm("CartPole-v1").step(0).reward)
-agents = ParallelVectorEnv([object])
-reveal_type(agents.reset())
-reveal_type(agents.step({}))
-reveal_type(SB3MultiAgentVecEnv([object]).step(np.zeros(2)))
-reveal_type(PettingZooEnv(object()).reset())
-reveal_type(PettingZooEnv(object()).step(0))
-reveal_type(next(replay("a.record", [object])))
+class HttpEnv(AsyncEnv[str, str]):
+    async def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        await super().reset(seed=seed)
+        return "start", {}
+
+    async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "next", 1.0, True, False, {}
+
+sessions = ThreadVectorEnv([HttpEnv] * 2).sessions()
+
+async def conversation(task: int) -> str:
+    async with sessions.open(options={"task": task}, wait=10, env_ids=[0, 1]) as env:
+        await env.step("go", timeout=30)
+        return f"{task} {env.episode_return}"
+
+async def later() -> AsyncIterator[int]:
+    yield 1
 
 async def main() -> None:
-    async with make("CartPole-v1", 2).sessions() as sessions:
-        session = await sessions.open()
-        reveal_type(await session.step(0))
-        reveal_type(session.episode_return)
-"""
-MISSPELT = {
-    "a task of another type": ASYNC_ENV
-    + """
-async def conversation(task: int) -> int:
-    return task
-
-async def main() -> None:
+    async for task, value, error in sessions.stream(conversation, later()):
+        print(task + 1, value.upper() if value is not None else error)
+    outcomes = await sessions.map(conversation, range(3), on_failure="record")
+    values: list[str | None] = [one.value for one in outcomes]
+    (await sessions.open()).close()
     await sessions.map(conversation, ["a"])  # wrong
     await sessions.map(conversation, [1], on_failure="recrod")  # wrong
-    (await sessions.map(conversation, [1]))[0].values  # wrong
+    outcomes[0].values  # wrong
 """,
     "an option of each class": """
 from envpool_py import ParallelVectorEnv, SB3MultiAgentVecEnv, ThreadVectorEnv, VectorEnvNormObs
 from envpool_py import PettingZooEnv, PoolOptions, SubprocVectorEnv, evaluate, make, replay
-from envpool_py.gymnasium import VectorEnv, make_vec
+from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import AsyncRollouts, DummyVecEnv, ShmemVecEnv, SubprocVecEnv
 from stable_baselines3 import PPO
 import envpool_py.envpool as envpool
@@ -237,7 +184,6 @@ AsyncPPO("MlpPolicy", DummyVecEnv([object]), wait_nun=8)  # wrong
 SubprocVecEnv(fns, on_error="restrat")  # wrong
 ShmemVecEnv(fns, num_process=2)  # wrong
 VectorEnv(fns, on_eror="restart")  # wrong
-make_vec("CartPole-v1", 2, vector_kwargs={"on_eror": "restart"})  # wrong
 envpool.make("CartPole-v1", num_envs=2, options={"on_eror": "restart"})  # wrong
 envpool.make("CartPole-v1", "gymnasum")  # wrong
 ParallelVectorEnv(fns, on_eror="restart")  # wrong
@@ -281,7 +227,6 @@ normalized = VecNormalize(venv, norm_reward=False)
 obs = normalized.reset()
 obs, rewards, dones, infos = normalized.step(np.zeros(4, np.int64))
 mean: float = rewards.mean().item()
-lives = [info.get("lives") for info in infos if dones.any()]
 stacked = VecFrameStack(DummyVecEnv(env_fns), 4, channels_order="last")
 print(stacked.num_envs, SubprocVecEnv(env_fns, "spawn").get_attr("spec"), normalized.close())
 DummyVecEnv(env_fns, on_eror="restart")  # wrong
@@ -297,16 +242,13 @@ infos[0].gets("lives")  # wrong
     "gymnasium, and its own classes": """
 import gymnasium as gym
 import numpy as np
-from envpool_py.gymnasium import make_vec
-from envpool_py.gymnasium import VectorEnv as AsyncVectorEnv
+from envpool_py.gymnasium import VectorEnv as AsyncVectorEnv, make_vec
 
 made = make_vec("CartPole-v1", 4, vectorization_mode="async", vector_kwargs={"copy": False})
 env_fns = [lambda: gym.make("CartPole-v1")] * 4
 envs = AsyncVectorEnv(env_fns, context="fork")
 obs, infos = envs.reset(seed=3, options={"reset_mask": np.ones(4, np.bool_)})
 obs, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
-total: float = rewards.sum().item()
-ended = bool((terminated | truncated).any())
 print(envs.num_envs, envs.call("render"), made.get_attr("spec"), envs.close())
 AsyncVectorEnv(env_fns, shared_memorys=True)  # wrong
 AsyncVectorEnv(env_fns, autoreset_mode="samestep_")  # wrong
@@ -319,3 +261,42 @@ envs.step_waits()  # wrong
 (terminated | truncated).anys()  # wrong
 """,
 }
+#: What resets and steps return; the type of an observation alone may be unknown.
+REVEALED = """
+import numpy as np
+import envpool_py.envpool as envpool
+from envpool_py import NormalizeReward, ParallelVectorEnv, PettingZooEnv, SB3MultiAgentVecEnv
+from envpool_py import EnvError, make, replay
+from envpool_py.gymnasium import VectorEnv, make_vec
+from envpool_py.sb3 import DummyVecEnv, SubprocVecEnv, VecMonitor, VecNormalize, make_vec_env
+
+for pool in (make("CartPole-v1", 2), NormalizeReward(make("CartPole-v1", 2))):
+    reveal_type(pool.reset())
+    reveal_type(pool.step([0]))
+    reveal_type(pool.recv())
+for envs in (VectorEnv([object]), make_vec("CartPole-v1", 2)):
+    reveal_type(envs.reset())
+    reveal_type(envs.step(0))
+for venv in (DummyVecEnv([object]), SubprocVecEnv([object]), make_vec_env("CartPole-v1")):
+    reveal_type(venv.reset())
+    reveal_type(venv.step(np.zeros(2)))
+    reveal_type(VecNormalize(venv).step(np.zeros(2)))
+    reveal_type(VecMonitor(venv).step_wait())
+reveal_type(envpool.make("CartPole-v1").reset())
+reveal_type(envpool.make("CartPole-v1").step(0))
+reveal_type(envpool.make_dm("CartPole-v1").reset().step_type)
+reveal_type(envpool.make_dm("CartPole-v1").step(0).reward)
+agents = ParallelVectorEnv([object])
+reveal_type(agents.reset())
+reveal_type(agents.step({}))
+reveal_type(SB3MultiAgentVecEnv([object]).step(np.zeros(2)))
+reveal_type(PettingZooEnv(object()).reset())
+reveal_type(PettingZooEnv(object()).step(0))
+reveal_type(next(replay("a.record", [object])))
+
+async def main() -> None:
+    async with make("CartPole-v1", 2).sessions() as sessions:
+        session = await sessions.open()
+        reveal_type(await session.step(0))
+        reveal_type(session.episode_return)
+"""

@@ -1,6 +1,5 @@
 """Type checkers take right programs of users, and find what is misspelt."""
 
-import functools
 import itertools
 import json
 import re
@@ -11,25 +10,24 @@ import pytest
 
 import envpool_py
 from tests.support.helpers import ROOT
-from tests.types.programs import MISSPELT, REVEALED, RIGHT
+from tests.types.programs import PROGRAMS, REVEALED
 
 CHECKERS = {
     # --strict, but for what a script need not have
     "mypy": ["mypy", "--strict", "--no-error-summary", "--ignore-missing-imports"],
     "pyright": ["pyright", "--pythonpath", sys.executable],
 }
-
 MODES = {"mypy": ["strict"], "pyright": ["basic", "strict"]}
 
 #: Our imports, and those of a peer: a program with these alone has a twin, for comparison.
-PEERS = {
-    "envpool_py.sb3.common": "stable_baselines3.common",
-    "envpool_py.gymnasium import make_vec": "gymnasium import make_vec",
-    "envpool_py.gymnasium import VectorEnv as": "gymnasium.vector import",
-}
+SB3 = ("envpool_py.sb3.common", "stable_baselines3.common")
+GYMNASIUM = (
+    "from envpool_py.gymnasium import VectorEnv as AsyncVectorEnv, make_vec",
+    "from gymnasium.vector import AsyncVectorEnv; from gymnasium import make_vec",
+)
 #: What a strict checker says of the programs, and of the untyped parts of Gymnasium and SB3.
 OF_OTHERS = ("reportUnused", 'Type of "learn" is partially unknown')
-# Packages of which no program uses a type but AutoresetMode, and which take minutes.
+# Packages that take minutes, and of which no program uses a type but of ``gymnasium.vector``.
 SKIPPED = ["torch", "ray", "minari", "pettingzoo", "pandas", "matplotlib"]
 SKIPPED += ["numpy", "rich", "cloudpickle", "jax", "pygame", "mujoco", "gymnasium"]
 MYPY = f"""
@@ -55,15 +53,14 @@ def parts_of(text):
 @pytest.mark.parametrize("checker", CHECKERS)
 @pytest.mark.slow
 def test_right_programs_pass_and_each_misspelt_one_is_found(checker, tmp_path):
-    programs = [*RIGHT.values(), *MISSPELT.values(), REVEALED]
-    twins = [functools.reduce(lambda t, pair: t.replace(*pair), PEERS.items(), t) for t in programs]
+    programs = [*PROGRAMS.values(), REVEALED]
+    twins = [text.replace(*SB3).replace(*GYMNASIUM) for text in programs]
     programs += [text for text in twins if "envpool_py" not in text]
     expected = {}
     for (number, text), mode in itertools.product(enumerate(programs), MODES[checker]):
         path = tmp_path / f"{'ours' if 'envpool_py' in text else 'theirs'}_{number}_{mode}.py"
         path.write_text(f"# pyright: {mode}{text}")
-        wrong = [at for at, line in enumerate(text.split("\n"), 1) if line.endswith("# wrong")]
-        expected[path.name] = wrong
+        expected[path.name] = [n for n, one in enumerate(text.splitlines(), 1) if "# wrong" in one]
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}))
     (tmp_path / "mypy.ini").write_text(MYPY)
     done = subprocess.run(

@@ -188,7 +188,7 @@ class VecEnv(_TheirVecEnv):
         raise NotImplementedError(f"{type(self).__name__} has no images")
 
     def render(self, mode: str | None = None) -> NDArray[Any] | None:
-        """Render all envs; under ``"rgb_array"`` return one image of all envs, tiled, else None.
+        """Render all envs; if ``"rgb_array"``, return one image ``(height, width, 3)``, else None.
 
         ``mode`` is None or the envs' render mode; where that is ``"rgb_array"``, also ``"human"``,
         which shows the image in a window, by OpenCV. Another mode is a UserWarning.

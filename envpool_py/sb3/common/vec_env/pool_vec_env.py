@@ -144,7 +144,7 @@ class OverPool(PoolAdapter, VecEnv):
         return self._ask(indices, lambda ids: self.pool.apply(*asked, id=ids))
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """What ``render`` of each env returns; None and a UserWarning unless it makes images."""
+        """The image ``(height, width, 3)`` of each env; None and a UserWarning if there is none."""
         self._assert_no_step()
         if self.render_mode != "rgb_array":
             text = f"render_mode is {self.render_mode!r}, but images need 'rgb_array'"

@@ -180,7 +180,7 @@ class VecNormalize(ObservationWrapper):
         return snapshot(self.old_obs)
 
     def get_original_reward(self) -> NDArray[Any]:
-        """A copy of the latest rewards ``(num_envs,)`` before they were normalized."""
+        """A copy of the latest rewards ``(num_envs,)``, in their own dtype, not normalized."""
         return self.old_reward.copy()
 
     # Of copies and pickles: they have no VecEnv until set_venv.
