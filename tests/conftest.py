@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # worker processes import tests.support.envs by name
     sys.path.insert(0, str(ROOT))
 
+from envpool_py.worker import supervisor  # noqa: E402
 from tests.support import envs  # noqa: E402
 from tests.support.helpers import (  # noqa: E402
     Helper,
@@ -67,7 +68,7 @@ SLOW += tuple(f"tests/gymnasium_face/test_{name}.py" for name in FACE)
 
 QUICK = "not (slow or peers or ray)"
 
-WATCHDOG = 180.0
+WATCHDOG = 300.0
 """Seconds until a test is ended; many times what the slowest takes on an idle machine."""
 
 PATIENCE = 20.0
@@ -134,6 +135,7 @@ def pytest_pyfunc_call(pyfuncitem):
 @pytest.fixture(scope="session", autouse=True)
 def helpers_of_multiprocessing():
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
+    supervisor.SLOW_START = WATCHDOG  # no warning because the machine is busy
     with contextlib.suppress(ImportError):  # else every worker process that is forked imports it
         importlib.import_module("threadpoolctl").threadpool_info()
     names = ["pytest", "numpy", "gymnasium", "envpool_py"]

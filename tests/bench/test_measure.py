@@ -9,12 +9,14 @@ from functools import partial
 from subprocess import TimeoutExpired
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from envpool_py.bench import measure
 from envpool_py.bench.measure import Caller, Job, Measurement, MeasurementError, Results
 from envpool_py.bench.settings import Running, Setting
 from tests.cli import parts
+from tests.support.envs import CountEnv
 from tests.support.helpers import wait_until
 
 LOOP = Setting("loop", 2)
@@ -61,12 +63,20 @@ def hostile(tmp_path, monkeypatch):
     return tmp_path
 
 
+class Large(CountEnv):
+    """Two of these take 160 MB in whichever process."""
+
+    def __init__(self):
+        super().__init__()
+        self.ballast = np.ones(10_000_000)
+
+
 @pytest.mark.parametrize(
     "setting", [LOOP, Setting("gymnasium-async", 2), Setting("shmem", 2, 1, caller_steps=True)]
 )
 def test_a_caller_that_computes(setting):
     callers = IDLE, Caller(0.002, 0.001), Caller(policy=parts.Parity)
-    found = measure.carry_out(job_of(setting, parts.COUNT, *callers, seconds=0.05))
+    found = measure.carry_out(Job(setting, Large, callers, 0.05))
     assert tuple(each.caller for each in found) == callers
     for each in found:
         assert each.steps > 0
@@ -76,7 +86,8 @@ def test_a_caller_that_computes(setting):
         assert each.startup_seconds > 0
         if sys.platform == "linux":
             assert each.memory_bytes is not None
-            assert (each.memory_bytes > 4_000_000) == (setting.pool != "loop"), each
+            # That of envs; of what processes share, the parts change with other programs.
+            assert 100e6 < each.memory_bytes < 1e9
     assert found[1].seconds >= 0.004 * found[1].batches  # two rows each
     before = time.thread_time()
     measure.compute(0.01)

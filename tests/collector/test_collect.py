@@ -5,13 +5,13 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envpool_py import DummyVectorEnv, EnvError
 from envpool_py.collector import AsyncCollector, RandomPolicy
 from tests.faults.helpers import MODES
-from tests.support import envs
+from tests.support import envs, examples
 from tests.support.episodes import SEED, by_env, check_by_hand, fingerprint
 from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
@@ -42,7 +42,7 @@ def check_limit(episodes, num_envs, limit):
             assert sum(one[:-1]) < max(share, 1)
 
 
-@settings(max_examples=60, deadline=None)
+@examples.same(max_examples=60)
 @given(data=st.data())
 def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
     num_envs = data.draw(st.integers(1, 5), "num_envs")

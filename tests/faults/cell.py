@@ -23,6 +23,9 @@ OTHERS = [i for i in range(NUM) if i != VICTIM]
 STEPS = 20
 """Steps after the fault: where two processes answer for an env, one of so many rows is wrong."""
 
+LIMIT = 100.0
+"""Seconds after which a whole cell counts as hanging."""
+
 POOLS = {
     table.IN_PROCESS: (DummyVectorEnv, {}, {}),
     table.PROCESSES: (ShmemVectorEnv, {"context": "fork"}, {"num_processes": 1}),
@@ -102,10 +105,12 @@ class Cell(logging.Handler):
         logger = logging.getLogger("envpool_py")
         logger.addHandler(self)
         propagate, logger.propagate = logger.propagate, False
-        constants = [(supervisor, "GRACE"), (thread_host, "GRACE")]
+        # So short only where nothing is to be done in that time.
+        constants = []
         if (self.row.place, self.row.fault) == ("env_fn", "hangs"):
-            constants.append((supervisor, "MAKES_WITHIN"))
-            constants.append((supervisor, "SLOW_START"))
+            constants = [(supervisor, "SLOW_START")]
+        elif (self.row.place, self.row.fault) == ("close of the pool", "hangs"):
+            constants = [(supervisor, "GRACE"), (thread_host, "GRACE")]
         before = [getattr(*constant) for constant in constants]
         for constant in constants:
             setattr(*constant, 5 if self.backend == table.RAY else 0.5)
@@ -237,7 +242,7 @@ def _main(cell, sender, folder):
         problems = cell.run()
     except BaseException as error:  # noqa: BLE001 - reported
         problems = [f"the caller got {type(error).__name__}: {error}", *cell.problems]
-    if not wait_until(lambda: not any(map(running, children())), 3):
+    if not wait_until(lambda: not any(map(running, children()))):
         problems.append("a process is left")
         kill_all(descendants(os.getpid()))
     sender.send((os.getpid(), [problem[:400] for problem in problems[:6]]))
@@ -253,8 +258,8 @@ def try_in_process(row, backend, on_error, folder):
     process.start()
     sender.close()
     try:
-        process.join(row.limit)
-        problems = [] if process.exitcode is not None else [f"hangs: {row.limit} s"]
+        process.join(LIMIT)
+        problems = [] if process.exitcode is not None else [f"hangs: {LIMIT} s"]
         below = descendants(process.pid)
         process.kill()
         process.join()

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 from envpool_py import ThreadVectorEnv
 from tests.support import broken, envs
-from tests.support.helpers import ROOT, wait_until_blocked
+from tests.support.helpers import ROOT, wait_until, wait_until_blocked
 from tests.support.places import PLACES
 
 FNS = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
@@ -74,6 +75,37 @@ def kill(pool, i):
     process = pool.workers[i].process
     process.kill()
     process.join()
+
+
+def expire(pool):
+    """Have the next check for envs that hang find each that is in a request, however short."""
+    dog = pool.engine.hosts.supervisor.watchdog
+    find, limit = dog.find_overdue, dog.limit
+
+    def find_all(sent):
+        del dog.find_overdue
+        dog.limit = 0.0
+        found = find(sent)
+        dog.limit, dog.next_check = limit, time.monotonic() + limit
+        return found
+
+    dog.find_overdue, dog.next_check = find_all, 0.0
+
+
+def await_hang(pool, i, others=()):
+    """Wait until env ``i`` hangs in its process or thread, and the rows of others have arrived."""
+
+    def hangs():
+        poller, arrivals = pool.engine.hosts.supervisor.poller, pool.engine.arrivals
+        poller.collect(arrivals.chunks)
+        begun = i + 1 in pool.engine.block.heartbeats[:, 0]
+        is_still = isinstance(pool, ThreadVectorEnv) or state_of(process.pid) in "ST"
+        return begun and is_still and {*others} <= {*arrivals.ids().tolist()}
+
+    process = pool.engine.hosts.of(i).process
+    assert wait_until(hangs)
+    if isinstance(pool, ThreadVectorEnv):
+        wait_until_blocked(process)
 
 
 def mates_of(pool, i):

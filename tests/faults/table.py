@@ -70,7 +70,6 @@ class Row(NamedTuple):
         raises: the texts with `on_error="raise"`.
         restarts: the texts with `on_error="restart"`; None: the same.
         but: the same two for backends where they differ.
-        limit: seconds after which the whole cell counts as hanging.
     """
 
     place: str
@@ -78,7 +77,6 @@ class Row(NamedTuple):
     raises: tuple[str, ...]
     restarts: tuple[str, ...] | None = None
     but: dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {}  # noqa: RUF012
-    limit: float = 10.0
 
     def texts(self, backend: str, on_error: str) -> tuple[str, ...]:
         """Return what the caller gets."""
@@ -90,7 +88,7 @@ class Row(NamedTuple):
         found: dict[str, object] = {"on_error": on_error}
         if self.fault == "hangs" and self.place not in ("env_fn", "close of the pool"):
             # It is also the limit for a new actor, which takes a second to start.
-            found["step_timeout"] = 5 if backend == RAY else 0.5
+            found["step_timeout"] = 5 if backend == RAY else 2
         if self.place == "close at recycling":
             found["recycle"] = 1
         return found

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +54,8 @@ class SignalledPoll:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs epoll")
 @pytest.mark.parametrize("call", ["recv", "call"])
-def test_a_signal_just_before_a_wait_is_not_kept_until_a_result_comes(call):
+def test_a_signal_just_before_a_wait_is_not_kept_until_a_result_comes(call, monkeypatch):
+    monkeypatch.setattr("envpool_py.engine.flight.HANGS_AFTER", 1e5)
     go_on = multiprocessing.get_context("fork").Event()
     env = functools.partial(envs.ChangedEnv, 0, step=lambda *row: go_on.wait() and row[2])
     with reset_pool("shmem-fork", [env]) as pool:
@@ -64,10 +64,8 @@ def test_a_signal_just_before_a_wait_is_not_kept_until_a_result_comes(call):
             pool.cancel()
         poller = pool.engine.hosts.supervisor.poller
         poller._poll = SignalledPoll(poller._poll)
-        begun = time.monotonic()
         with handling(signal.SIGUSR1, raising(TimeoutError())), pytest.raises(TimeoutError):
             pool.recv() if call == "recv" else pool.call("pid")
-        assert time.monotonic() - begun < 20, "a wait that nothing ends takes 30 seconds"
         poller._poll = poller._poll.inner
         go_on.set()
 
@@ -387,14 +385,12 @@ def test_a_back_off_ends_at_once(place, name, by, beside, monkeypatch):
 
     error = KeyboardInterrupt if by == "ctrl-c" else ClosedEnvironmentError
     handler = raising(KeyboardInterrupt()) if by == "ctrl-c" else lambda *_: pool.close()
-    monkeypatch.setattr("envpool_py.engine.restart_budget.LONGEST_BACKOFF", 20.0)
-    with reset_pool(place, on_error="restart", restart_backoff=20.0) as pool:
+    monkeypatch.setattr("envpool_py.engine.restart_budget.LONGEST_BACKOFF", 1e5)
+    with reset_pool(place, on_error="restart", restart_backoff=1e5) as pool:
         pool.step(["", "value", ""])  # the first restart is at once
         pool.reset([1])
-        pool.timeout = 0.3
+        pool.wait_num = 2
         assert len(pool.step(["", "value", ""])[0]) == 2
-        pool.timeout = None
-        begun = time.monotonic()
         if name == "get_env_attr":
             pool.cancel([1])
         with handling(signal.SIGUSR1, handler):
@@ -403,7 +399,6 @@ def test_a_back_off_ends_at_once(place, name, by, beside, monkeypatch):
                 pool.recv() if name == "recv" else pool.get_env_attr("tag", [1])
         if by == "ctrl-c":
             assert sorted(pool.step(["", ""], [0, 2])[0][:, 2].tolist()) == [3, 3]
-        assert time.monotonic() - begun < 20.0, "it has waited for the back-off to end"
 
 
 SECOND = [

@@ -86,7 +86,7 @@ def check_a_failure(fault, moment, mode, place, partial, tmp_path):
     fns[VICTIM] = functools.partial(Env, VICTIM, tmp_path, fault, moment)
     options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": mode}
     if fault in ("hang", "loop"):
-        options["step_timeout"] = 0.5
+        options["step_timeout"] = 2.0
     with places.PLACES[place](fns, wait_num=1 if partial else None, **options) as pool:
         mates = helpers.mates_of(pool, VICTIM)
         hand = HandStepped([functools.partial(Env, tag) for tag in range(3)], mode)

@@ -167,7 +167,7 @@ LINES = """
     if __name__ == "__main__":
         for context in ("fork", "forkserver", "spawn"):
             for action in range(4):
-                options = {"context": context, "step_timeout": 0.5}
+                options = {"context": context, "step_timeout": 2.0}
                 with envpool_py.ShmemVectorEnv([lambda: Env()], **options) as pool:
                     pool.reset()
                     try:
@@ -207,51 +207,32 @@ def test_without_a_main_guard_the_line_that_helps_is_alone(tmp_path, context):
 
 
 CTRL_C = """
-    import gc, random, sys, threading, time, warnings
+    import os, warnings
     from signal import SIGINT, raise_signal
 
     import envpool_py
     from envpool_py.testing import CountingEnv
     from tests.support.helpers import children, wait_until
 
-    def busy():
-        while True:
-            sum(range(1000))
-
-    def press(seconds):
-        time.sleep(seconds)
-        raise_signal(SIGINT)
-
-    def make():
-        return envpool_py.ShmemVectorEnv([CountingEnv] * 4, context="fork")
+    def press():
+        global left
+        left -= 1
+        if left == 0:
+            raise_signal(SIGINT)
 
     warnings.simplefilter("ignore")
-    sys.setswitchinterval(1e-4)  # or the busy thread would have most of the time
-    threading.Thread(target=busy, daemon=True).start()
-    begun = time.perf_counter()
-    make().close()
-    seconds = time.perf_counter() - begun
-    rng, within = random.Random(7), 0
-    for n in range(12):
-        pool, outcome = None, "swallowed"
-        thread = threading.Thread(target=press, args=(rng.random() * seconds,))
+    os.register_at_fork(before=press, after_in_parent=press)
+    for left in (1, 2, 7, 8):  # before and after the first fork, and the last one
         try:
-            thread.start()
-            pool = make()
-            time.sleep(5)
-        except BaseException as error:
-            outcome = repr(error)
-        thread.join()
-        within += pool is None
-        del pool
-        gc.collect()
-        assert outcome == "KeyboardInterrupt()", f"round {n}: {outcome}"
-        assert wait_until(lambda: not children(), 20)
-    assert within >= 3, f"{within} within the constructor"
+            envpool_py.ShmemVectorEnv([CountingEnv] * 4, context="fork")
+        except KeyboardInterrupt:
+            assert wait_until(lambda: not children())
+            continue
+        raise AssertionError("swallowed")
 """
 
 
-def test_ctrl_c_while_a_pool_is_constructed_is_never_swallowed(tmp_path):
-    """A second thread runs, as torch and logging have some."""
+def test_ctrl_c_while_a_process_is_forked_is_not_swallowed(tmp_path):
+    """Python ignores what is raised in these callbacks."""
     done = run_script(tmp_path, CTRL_C)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert (done.returncode, done.stderr) == (0, "")

@@ -13,10 +13,10 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, WorkerDiedError
+from envpool_py.engine import requested_restarts
 from envpool_py.engine.failed import Phase
 from envpool_py.engine.recreation import Recreation
 from envpool_py.seeding import of_episode
-from envpool_py.worker import supervisor
 from tests.faults import helpers
 from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.record.runs import failing
@@ -38,7 +38,7 @@ from tests.support.reference import same
 )
 def test_a_process_is_started_again_with_all_its_envs(place, how, on_error, monkeypatch):
     """One that has ended, which a call may have seen or not, or one that a cancelled step fills."""
-    monkeypatch.setattr(supervisor, "GRACE", 0.1)
+    monkeypatch.setattr(requested_restarts, "GRACE", 0.1)
     with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
         mates = helpers.mates_of(pool, 1)
@@ -676,7 +676,7 @@ class RaisesOrAborts(envs.CountEnv):
             Path(self.folder, "raised").touch()
             raise ValueError("boom")
         if action == "abort":
-            wait_until(Path(self.folder, "raised").exists, 20)
+            wait_until(Path(self.folder, "raised").exists)
             os.abort()
         return super().step(0)
 
@@ -751,7 +751,7 @@ def test_new_envs_whose_process_is_killed_say_why():
 
 
 def test_a_close_that_hangs_in_a_thread_is_said_to_be_in_a_thread():
-    with reset_pool("thread", [ClosesOnce], step_timeout=0.3) as pool:
+    with reset_pool("thread", [ClosesOnce], step_timeout=1.0) as pool:
         text = r"close: .*; its thread was abandoned; the env is recreated$"
         with pytest.warns(RuntimeWarning, match=text):
             pool.restart([0])

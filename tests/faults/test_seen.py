@@ -94,12 +94,14 @@ def test_a_first_reset_that_fails_while_others_work_is_tried_again(place, times,
 
 @pytest.mark.parametrize("wait_num", [None, 1])
 def test_an_env_that_hangs_is_named_in_the_log(wait_num, gates, monkeypatch, caplog):
-    monkeypatch.setattr(flight, "HANGS_AFTER", 0.2)
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
     with reset_pool("shmem-fork", fns, wait_num=wait_num) as pool:
         pool.timeout, pool.strict_timeout = 0.05, True
         pool.send([0, envs.BLOCK, 0])
         with gates[1].held():
+            pool.step(None, [0, 2])
+            monkeypatch.setattr(flight, "HANGS_AFTER", 0.2)
+            pool.engine.flight._next_look = 0.0
             while not caplog.records:
                 pool.recv()
         pool.timeout = None

@@ -16,8 +16,9 @@ import pytest
 
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, ThreadVectorEnv
 from envpool_py.worker import supervisor
+from tests.faults.helpers import expire
 from tests.support import envs
-from tests.support.helpers import wait_until
+from tests.support.helpers import wait_until, wait_until_blocked
 from tests.support.places import PLACES, QUICK, paired
 from tests.support.reference import same
 
@@ -176,16 +177,23 @@ def alive():
 )
 def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_error, kind):
     HangingEnv.cancelled.clear()
-    with ThreadVectorEnv(hanging(kind), step_timeout=0.3, on_error=on_error) as pool:
+    HangingEnv.begun.clear()
+    with ThreadVectorEnv(hanging(kind), step_timeout=60.0, on_error=on_error) as pool:
         pool.reset()
+        assert pool.step([0], [0])[0].tolist() == [[0, 0, 1]]
+        pool.send([1], [1])
+        assert HangingEnv.begun.wait(60)
+        for thread in alive():
+            wait_until_blocked(thread)
+        expire(pool)
         if on_error == "raise":
             text = r"env 1: did not end its request within \S+ seconds \(test_coroutines.py:"
             with pytest.raises(EnvTimeoutError, match=text) as caught:
-                pool.step([0, 1])
+                pool.recv()
             assert "in hang_here" in str(caught.value)
             assert "; its coroutine was cancelled" in str(caught.value)
         else:
-            assert pool.step([0, 1])[3].tolist() == [False, True]
+            assert pool.recv()[3].tolist() == [True]
         assert HangingEnv.cancelled.wait(60)
         pool.reset()
         # The event loop, and a thread per env that needs one.
@@ -226,11 +234,11 @@ def test_close_cancels_a_coroutine_that_hangs(kind):
 
 def test_close_abandons_a_coroutine_that_cannot_be_cancelled(monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.3)
-    pool = ThreadVectorEnv([functools.partial(StubbornEnv, tag) for tag in range(2)])
+    pool = ThreadVectorEnv([StubbornEnv])
     pool.reset()
-    pool.send([0, 1])
+    pool.send([1])
     assert StubbornEnv.begun.wait(60)
-    text = "env 1: could not be closed: the coroutine was abandoned"
+    text = "env 0: could not be closed: the coroutine was abandoned"
     with pytest.warns(RuntimeWarning, match=text):
         pool.close()
     StubbornEnv.released.set()
@@ -332,11 +340,16 @@ def test_a_timeout_names_the_env_that_blocks_the_event_loop():
     BlockingEnv.gate.clear()
     with ThreadVectorEnv([functools.partial(BlockingEnv, tag) for tag in range(2)]) as pool:
         pool.reset()
-    pool = ThreadVectorEnv([BlockingEnv, BlockingEnv], step_timeout=0.3)
+    pool = ThreadVectorEnv([BlockingEnv, BlockingEnv], step_timeout=60.0)
     pool.reset()
+    pool.send([1, 2])
+    assert wait_until(lambda: pool.engine.block.heartbeats[:, 0].tolist() == [1, 2])
+    for thread in alive():
+        wait_until_blocked(thread)
+    expire(pool)
     text = r"env 0: did not .*; the event loop runs env 1 \(test_coroutines.py:\d+\)"
     with pytest.raises(EnvTimeoutError, match=text):
-        pool.step([1, 2])
+        pool.recv()
     BlockingEnv.gate.set()
     pool.close()
     assert wait_until(lambda: not alive())

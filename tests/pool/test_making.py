@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 
@@ -47,25 +45,36 @@ def test_an_env_that_waits_or_cannot_be_measured_has_a_process_of_its_own(step, 
         assert "num_processes=3" in repr(pool)
 
 
-def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine():
-    def computes(_env, _action, row):
-        end = time.thread_time() + 0.001
-        while time.thread_time() < end:
-            pass
+class BusyMachine:
+    """Clocks of a thread whose steps compute for 1 ms and wait for a core or sleep for 4 ms."""
+
+    def __init__(self, sleeps):
+        self.now = self.cpu = self.kept = 0.0
+        self.sleeps = sleeps
+
+    def step(self, _env, _action, row):
+        self.now += 0.005
+        self.cpu += 0.001
+        self.kept += 0.0 if self.sleeps else 0.004
         return row
 
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})  # which others take most of
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
-    try:
-        measured = backend_choice.probe(functools.partial(envs.ChangedEnv, step=computes))
-    finally:
-        os.sched_setaffinity(0, cores)
-        for each in hogs:
-            each.kill()
-            each.wait()
-    assert not measured.waits
-    assert 0.0009 <= measured.cpu <= measured.wall * 1.01
+    perf_counter = property(lambda self: lambda: self.now)
+    thread_time = property(lambda self: lambda: self.cpu)
+
+    def read_text(self):
+        return f"{self.cpu * 1e9:.0f} {self.kept * 1e9:.0f} 7"
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine(sleeps, monkeypatch, beside):
+    machine, found = BusyMachine(sleeps), []
+    monkeypatch.setattr(backend_choice, "time", machine)
+    monkeypatch.setattr(backend_choice, "Path", lambda _: machine)
+    env = envs.ChangedEnv(step=machine.step)
+    beside(lambda: found.append(backend_choice._measure(env, 0.1))).finish()
+    measured = backend_choice.Probe(*found[0])
+    assert measured.waits is sleeps
+    assert (measured.cpu, measured.wall) == pytest.approx((0.001, 0.005 if sleeps else 0.001))
 
 
 def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path):

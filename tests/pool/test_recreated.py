@@ -193,7 +193,7 @@ def test_the_file_of_a_monitor_goes_on_after_a_restart(place, fault, tmp_path):
     path = tmp_path / "monitor.csv"
     make = functools.partial(monitored, str(path))
     options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": "same_step"}
-    options |= {"step_timeout": 0.5} if fault == "hang" else {}
+    options |= {"step_timeout": 1.0} if fault == "hang" else {}
     for _ in range(2):
         began = []
         with PLACES[place]([make], **options) as pool:

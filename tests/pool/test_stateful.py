@@ -7,12 +7,12 @@ import signal
 import hypothesis.strategies as st
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from envpool_py import EnvError, WorkerDiedError
 from tests.faults.helpers import running
-from tests.support import envs
+from tests.support import envs, examples
 from tests.support.helpers import wait_until
 from tests.support.places import PLACES, slow
 
@@ -175,13 +175,10 @@ class PoolMachine(RuleBasedStateMachine):
 def test_any_order_of_requests(place):
     run_state_machine_as_test(
         type("Machine", (PoolMachine,), {"place": place}),
-        settings=settings(
+        settings=examples.same(
             max_examples=15,
             stateful_step_count=25,
-            deadline=None,
-            database=None,
             # Who was quicker decides what came: an example does not come again to be made smaller.
             phases=[Phase.generate],
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),
     )

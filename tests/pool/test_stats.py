@@ -140,7 +140,7 @@ def test_calls_of_a_step(wait_num, limit):
     fn = functools.partial(envs.ChangedEnv, 0, 1 << 30, step=without_info, reset=without_info)
     with ShmemVectorEnv([fn] * 16, num_processes=2, wait_num=wait_num) as pool:
         pool.reset(seed=0)
-        for _ in range(80):
+        while len(counts) < 10_000 and min(counts[30:], default=limit + 1) > limit:
             ids = None if wait_num == 16 else pool.batch_ids
             profile = cProfile.Profile(builtins=False)
             profile.runcall(pool.step, np.zeros(len(pool.batch_ids), np.int64), ids)
@@ -148,7 +148,8 @@ def test_calls_of_a_step(wait_num, limit):
             calls = [one for one in profile.getstats() if not isinstance(one.code, str)]
             counts.append(sum(function.callcount for function in calls))
         pool.drain()
-    assert min(counts[30:]) <= limit, counts  # a step that waits twice has more
+    # A step that waits twice has more; on a busy machine most do.
+    assert min(counts[30:]) <= limit, counts[:99]
 
 
 @pytest.mark.parametrize("seed", [None, 7])

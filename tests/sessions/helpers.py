@@ -44,6 +44,17 @@ async def until(condition):
     raise AssertionError
 
 
+async def time_passes(condition):
+    """Wait until a condition holds; then the time of every call with a time-out is over."""
+    await until(condition)
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + 1e4
+    for _ in range(3):
+        await asyncio.sleep(0)
+    del loop.time
+
+
 async def play(sessions):
     """Step an env to the end of its episode; return the last observation."""
     async with sessions.open() as env:

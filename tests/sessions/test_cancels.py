@@ -15,7 +15,18 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
 from envpool_py.worker import supervisor
-from tests.sessions.helpers import GO, MODES, count_fns, fine, open_sessions, play, turns, until
+from tests.faults.helpers import expire
+from tests.sessions.helpers import (
+    GO,
+    MODES,
+    count_fns,
+    fine,
+    open_sessions,
+    play,
+    time_passes,
+    turns,
+    until,
+)
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.helpers import Helper, wait_until
@@ -59,9 +70,11 @@ async def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
     with blocking(place, tmp_path, on_error=mode) as pool:
         async with pool.sessions() as sessions:
             async with sessions.open() as env, sessions.open() as other:
-                text = r"env 0: did not end its step within timeout=0.1 seconds \(test_cancels.py:"
+                text = r"env 0: did not end its step within timeout=60 seconds \(test_cancels.py:"
+                step = asyncio.create_task(env.step(BLOCK, timeout=60))
+                await time_passes(lambda: blocks(tmp_path, 1))
                 with pytest.raises(EnvTimeoutError, match=text):
-                    await env.step(BLOCK, timeout=0.1)
+                    await step
                 assert (await other.step(GO, timeout=60))[0].tolist()[2] == 1
             async with sessions.open(timeout=60), sessions.open(timeout=60) as env:
                 assert env.obs.tolist()[2] == 0
@@ -113,10 +126,14 @@ async def test_a_timeout_of_an_env_that_has_not_begun(place, tmp_path):
 
 
 async def test_the_step_timeout_of_the_pool(tmp_path):
-    async with open_sessions(blocking("subproc-fork", tmp_path, 1, step_timeout=0.2)) as sessions:
-        with pytest.raises(EnvTimeoutError, match="step_timeout=0.2"):
-            async with sessions.open() as env:
-                await env.step(BLOCK)
+    pool = blocking("subproc-fork", tmp_path, 1, step_timeout=60.0)
+    async with open_sessions(pool) as sessions:
+        async with sessions.open() as env:
+            step = asyncio.create_task(env.step(BLOCK))
+            await until(lambda: blocks(tmp_path, 1))
+            expire(pool)
+            with pytest.raises(EnvTimeoutError, match="step_timeout=60"):
+                await step
         async with sessions.open() as env:
             await env.step(GO)
 
@@ -192,10 +209,12 @@ async def test_a_coroutine_that_times_out_keeps_its_env():
     made, pool = patient(1)
     with pool:
         async with pool.sessions() as sessions:
-            text = r"timeout=0.05 seconds \(test_cancels.py:\d+\); its coroutine was cancelled"
-            with pytest.raises(EnvTimeoutError, match=text):
-                async with sessions.open() as env:
-                    await env.step(1, timeout=0.05)
+            text = r"timeout=60 seconds \(test_cancels.py:\d+\); its coroutine was cancelled"
+            async with sessions.open() as env:
+                step = asyncio.create_task(env.step(1, timeout=60))
+                await time_passes(made[0].waiting.is_set)
+                with pytest.raises(EnvTimeoutError, match=text):
+                    await step
             async with sessions.open() as env:
                 assert (await env.step(GO, timeout=60))[0].tolist() == [0, 1, 1]
         assert pool.restarts.tolist() == [0]
@@ -209,15 +228,14 @@ async def test_an_env_is_free_only_when_its_request_has_ended(late):
     with pool:
         async with pool.sessions() as sessions:
             async with sessions.open() as env:
+                task = asyncio.create_task(env.step(2, timeout=60))
+                await until(made[0].waiting.is_set)
                 if late:
-                    with pytest.raises(EnvTimeoutError):
-                        await env.step(2, timeout=0.05)
+                    await time_passes(lambda: True)
                 else:
-                    task = asyncio.create_task(env.step(2))
-                    await until(made[0].waiting.is_set)
                     task.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await task
+                with pytest.raises(EnvTimeoutError if late else asyncio.CancelledError):
+                    await task
             waiter = asyncio.create_task(sessions.open().__aenter__())
             await turns(20)
             assert not waiter.done()
@@ -238,12 +256,16 @@ async def test_a_coroutine_that_is_cancelled_and_goes_on_loses_its_thread(monkey
 
     with ThreadVectorEnv([make]) as pool:
         async with pool.sessions() as sessions:
-            with pytest.raises(asyncio.TimeoutError):
-                async with sessions.open() as env:
-                    await asyncio.wait_for(env.step(2), 0.05)
+            async with sessions.open() as env:
+                task = asyncio.create_task(env.step(2))
+                await until(made[0].waiting.is_set)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
             async with sessions.open() as env:
                 assert env.env_id == 0
                 await env.step(GO)
+        monkeypatch.undo()
         assert pool.restarts.tolist() == [1]
         made[0].may_end.set()
     assert len(made) == 2

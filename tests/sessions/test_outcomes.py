@@ -8,7 +8,7 @@ import threading
 import pytest
 from gymnasium.error import ResetNeeded
 
-from tests.sessions.helpers import GO, count_fns, open_sessions, play, turns, until
+from tests.sessions.helpers import GO, count_fns, open_sessions, play, time_passes, turns, until
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
 
 
@@ -89,8 +89,13 @@ async def cancel(sessions, gate):
 
 
 async def wait_for(sessions, gate):
+    mapping = sessions.map(gate, range(4), on_failure="record")
+    waiting = asyncio.ensure_future(asyncio.wait_for(mapping, 60))
+    await until(lambda: len(gate.ended) == 3)
+    await turns()
+    await time_passes(lambda: True)
     try:
-        await asyncio.wait_for(sessions.map(gate, range(4), on_failure="record"), 0.3)
+        await waiting
     except asyncio.TimeoutError as error:
         cause = error.__cause__
     raise cause  # not above, where it would lose its context

@@ -4,12 +4,13 @@ What does not fit there goes into files of plain values, which are read back lik
 """
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
 from envpool_py.env import info_codec as codecs
 from envpool_py.record import plain_codec
+from tests.support import examples
 from tests.support.reference import same
 
 NUMBERS = st.one_of(
@@ -56,7 +57,7 @@ def codec():
     return codecs.Packer(rows, tables), codecs.Reader(rows, tables), tables
 
 
-@settings(max_examples=30, deadline=None)
+@examples.same(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 2), INFOS), max_size=12))
 def test_what_is_packed_is_read_back(rows):
     packer, reader, _ = codec()
@@ -81,7 +82,7 @@ def test_what_has_no_room_is_not_packed():
     assert reader.read(1, 1) == {"key 0": 7, "env_id": 1}
 
 
-@settings(max_examples=50, deadline=None)
+@examples.same(max_examples=50)
 @given(NESTED)
 def test_what_is_written_to_a_file_is_read_back(value):
     data = plain_codec.encode(value)
