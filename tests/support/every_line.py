@@ -50,7 +50,7 @@ LOCKLESS = {"threading.current_thread", "threading.main_thread", "threading.iden
 LOCKLESS |= {"util.__call__", "util.sub_debug"}  # a finalizer, which garbage collection may call
 """All that the main thread may call there outside of ``interrupts.deferred``: they take no lock."""
 
-LEFT_AFTER = 2.0
+LEFT_AFTER = 20.0
 """Seconds until what a call has left counts as left."""
 
 FINE, END, RAISE, DIE, WAIT, LOOP = range(6)
@@ -405,13 +405,15 @@ class Scene:
 
     def fetch_others_until(self, condition):
         """Step another env, and fetch its row, until the condition holds."""
-        for _ in range(1000):
+
+        def step():
             if self.others[0] not in self.pool.waiting_id:
                 self.pool.send([FINE], self.others[:1])
             self.note(self.pool.recv()[4])
-            if condition():
-                return
-        raise WrongError("the env is not recreated")
+            return condition()
+
+        if not wait_until(step):
+            raise WrongError("the env is not recreated")
 
     # ----------------------------------------------------------------------------- what must hold
 
