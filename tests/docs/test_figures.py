@@ -65,7 +65,7 @@ def test_the_crash_of_readme_is_real(tmp_path):
             text=True,
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            timeout=170,
+            timeout=280,
             check=False,
         )
         assert done.returncode == (1 if typed else 0)

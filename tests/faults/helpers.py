@@ -264,7 +264,7 @@ def run_script(folder, text, *args):
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=out,
             stderr=err,
-            timeout=170,
+            timeout=280,
             check=False,
             start_new_session=True,
         )

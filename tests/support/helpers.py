@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 """The working tree."""
 
 
-def run_python(*args, cwd=None, env=None, quiet=False, timeout=170):
+def run_python(*args, cwd=None, env=None, quiet=False, timeout=280):
     """Run Python with these arguments in a separate process; return what it prints.
 
     ``quiet``: warnings are errors, and nothing is written to stderr.
