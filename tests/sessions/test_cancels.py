@@ -328,7 +328,7 @@ async def test_the_close_of_a_neighbour_is_not_blamed_for_a_cancel(one, tmp_path
 @pytest.mark.parametrize("place", LOCAL)
 async def test_a_step_that_is_cancelled_in_the_turn_in_which_it_is_sent(place):
     async with open_sessions(PLACES[place](count_fns(2))) as sessions:
-        for k in range(20):
+        for k in range(8):
             async with sessions.open() as env:
                 task = asyncio.create_task(env.step(GO))
                 for _ in range(k % 4):
