@@ -559,12 +559,13 @@ def test_a_worker_process_that_ends_between_requests_says_why():
                 raise TimeoutError("the simulator's own alarm")
 
             signal.signal(signal.SIGALRM, handle)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
             return super().reset(**kwargs)
 
     pool = PLACES["shmem-fork"]([Timed])
     pool.reset()
     (host,) = pool.engine.hosts.supervisor.hosts
+    assert wait_until(lambda: helpers.state_of(host.process.pid) == "S")
+    os.kill(host.process.pid, signal.SIGALRM)
     assert wait_until(host.has_ended)
     text = r"ended by an exception between requests: TimeoutError: the simulator's own alarm"
     with pytest.raises(WorkerDiedError, match=rf"env 0: .*{text} \(test_start_and_end.py:\d+\)"):
