@@ -109,7 +109,7 @@ class Flight:
         unsettled: the envs that an interrupt of the call under way cancels. If a second interrupt
             has prevented that, the next call does it. None: there is nothing to do.
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
-        awaiting: the task of the event loop that waits, or waited last.
+        awaiting: the task of the event loop that waits, or waited last; of open sessions a future.
         recorder: records every request and every result; None without ``record=``.
         recovery: handles failed envs.
     """
@@ -126,7 +126,7 @@ class Flight:
         self.closed = False
         self.unsettled: IdArray | None = None
         self.polls_since: float | None = None
-        self.awaiting: asyncio.Task[Any] | None = None
+        self.awaiting: asyncio.Future[Any] | None = None
         self._hanging: set[int] = set()
         self._next_look = time.monotonic() + HANGS_AFTER
 

@@ -233,6 +233,7 @@ class Recreation:
             failure = reply if isinstance(reply, EnvError) else host.error_of(i)
             if (culprit := self._ended_in_close(i)) is None:
                 return self._try_again(i, failed, failure)
+            # Else the process was killed because a session of a mate was cancelled.
             if culprit == i and all(each.why is not Why.STOPPED for each in mates):
                 warn_of_close(i, failure)
         if failed.phase is Phase.STARTS:

@@ -179,13 +179,14 @@ class Sessions:
             env_ids: take one of these envs. None: any.
 
         Raises:
-            TimeoutError: when awaited: no env is free within ``wait``. EnvError: the reset failed.
+            TimeoutError: when awaited: no env was free within ``wait`` seconds.
+            EnvError: when awaited: the reset failed.
         """
         if wait is not None:
             check_number("wait must be seconds or None", wait, NUMBER)
             if not wait >= 0:
                 raise ValueError(f"wait must be 0 or more, got {wait}")
-        ids = None if env_ids is None else (*resolve(env_ids, self._calls.num_envs).tolist(),)
+        ids = None if env_ids is None else tuple(resolve(env_ids, self._calls.num_envs).tolist())
         if ids == ():
             raise ValueError("env_ids is empty; a session takes one of them")
         return Session(
@@ -478,7 +479,7 @@ class Sessions:
 
     def _distribute(self) -> None:
         """Give free envs to those who wait, the first to the first; recreate what was lost."""
-        in_vain = set[Any]()  # those of whom another one gets none either
+        in_vain = set[Any]()  # the ``ids`` of which none is free, so that others need not look
         for waiter, ids in list(self._waiters.items()) if self._free else ():
             if waiter.done() or ids in in_vain:
                 continue
