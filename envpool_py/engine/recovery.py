@@ -3,7 +3,7 @@
 This is decided here and nowhere else:
 
 1. The process of an env ends, or an env raises in place of its row: ``take`` decides whether to
-   raise the error or to recreate the env, and when; ``restart_budget`` has the rule.
+   raise the error or to recreate the env, and when; ``failed.delay`` has the rule.
 2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
    of the new env writes (truncated, with the last observation); a reset by itself. An env that
    failed while idle gets such a request when the caller sends it the next one.

@@ -21,10 +21,9 @@ from functools import partial
 import numpy as np
 
 from envpool_py import interrupts
-from envpool_py.engine import restart_budget
 from envpool_py.engine.env_method_calls import ask
 from envpool_py.engine.env_states import DEAD, RESETTING
-from envpool_py.engine.failed import Failed, Phase, Why, warn_of_close
+from envpool_py.engine.failed import Failed, Phase, Why, delay, log_line, raised_message
 from envpool_py.engine.flight import Asked, Flight
 from envpool_py.env.failures import env_error
 from envpool_py.env.heartbeat import CLOSING
@@ -96,12 +95,12 @@ class Recreation:
             return time.monotonic()  # it pays for no crash of its neighbour
         # A pool may step envs that were never reset.
         failures, works = self.failures[i], self._works(i) or error.request == "step"
-        wait = restart_budget.delay(self._options, failures, works=works)
+        wait = delay(self._options, failures, works=works)
         if wait is not None:
             self.failures[i] += 1
             return time.monotonic() + wait
         if works:
-            error.message = restart_budget.raised_message(self._options, failures, error.message)
+            error.message = raised_message(self._options, failures, error.message)
         return None
 
     def death_of(self, i: int, *, is_counted: bool = True) -> EnvError:
@@ -114,7 +113,7 @@ class Recreation:
             error.message += f"; it ran env {begun}"
         if is_counted and self._works(i):
             text, failures = error.message, self.failures[i]
-            error.message = restart_budget.raised_message(self._options, failures, text)
+            error.message = raised_message(self._options, failures, text)
         return error
 
     def _begun_in(self, i: int) -> int | None:
@@ -235,7 +234,8 @@ class Recreation:
                 return self._try_again(i, failed, failure)
             # Else the process was killed because a session of a mate was cancelled.
             if culprit == i and all(each.why is not Why.STOPPED for each in mates):
-                warn_of_close(i, failure)
+                cause = failure.message.partition("\n")[0].partition(": ")[2]
+                warn(f"env {i}: close: {cause}; the env is recreated", RuntimeWarning)
         if failed.phase is Phase.STARTS:
             for each in mates:
                 each.phase = Phase.WAITS if each.phase is Phase.STARTS else each.phase
@@ -313,7 +313,7 @@ class Recreation:
                 self._untold.append(partial(self._options.on_restart, i, failed.errors[-1]))
             self._logged += 1
             restarts, text = int(self._hosts.restarts[i]), failed.errors[-1].message
-            if line := restart_budget.log_line(i, restarts, self._logged, text):
+            if line := log_line(i, restarts, self._logged, text):
                 with interrupts.suppressed():  # of a handler of the log
                     _LOGGER.warning(line)
 

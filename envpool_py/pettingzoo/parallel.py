@@ -40,7 +40,7 @@ from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.keywords import CommonOptions, Fixed, StartOptions, check_options, spell_out
 from envpool_py.pool.pool_classes import pool_class
-from envpool_py.pool.stats import Stats, table
+from envpool_py.pool.stats import Stats
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 
@@ -176,9 +176,6 @@ class ParallelVectorEnv(PoolAdapter):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
-
-    def _repr_html_(self) -> str:
-        return table(self.pool, repr(self))
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """The observation space of an agent, always the same object; KeyError: no such agent."""

@@ -37,7 +37,7 @@ from envpool_py.pool.engine_for_interfaces import EngineForInterfaces
 from envpool_py.pool.keywords import ProcessPoolOptions, check_options, spell_out
 from envpool_py.pool.recv_async import recv_async
 from envpool_py.pool.requests_of_workers import join_workers
-from envpool_py.pool.stats import Meter, Stats, table
+from envpool_py.pool.stats import Meter, Stats
 from envpool_py.pool.tianshou_isinstance import class_of
 from envpool_py.seeding import Seed
 from envpool_py.worker import supervisor
@@ -472,8 +472,6 @@ class BaseVectorEnv:
             if self.engine.hosts.restarts.any():
                 text += f", {self.engine.hosts.restarts.sum()} restarts"
         return text + (", closed)" if self.is_closed else ")")
-
-    _repr_html_ = table  # shown by notebooks
 
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.

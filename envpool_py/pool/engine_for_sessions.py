@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 
-from envpool_py.engine import restart_budget
 from envpool_py.engine.env_states import DEAD, RESETTING, STEPPING
+from envpool_py.engine.failed import backoff
 from envpool_py.engine.flight import NotYet
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -103,7 +103,7 @@ class EngineForSessions:
 
     def backoff(self, failures: int) -> float:
         works = self._recovery.recreation.any_works()
-        return restart_budget.backoff(self._engine.options.recovery, failures - 1) if works else 0.0
+        return backoff(self._engine.options.recovery, failures - 1) if works else 0.0
 
     def check(self, i: int) -> None:
         self._pool._assert_open()  # noqa: SLF001

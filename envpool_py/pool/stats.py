@@ -1,30 +1,15 @@
-"""What a pool says of itself: the result of ``pool.stats()``, and its table in a notebook."""
+"""The result of ``pool.stats()``."""
 
 from __future__ import annotations
 
-import html
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.engine import env_states as states
 from envpool_py.engine.engine import Engine
 from envpool_py.env.step_times import RESET_NS, RESETS, STEP_NS, STEPS, percentile
-from envpool_py.errors import name_ids
-
-_TEXTS = {
-    states.READY: "ready for a step",
-    states.NEVER_RESET: "need a reset: never reset",
-    states.RAISED: "need a reset: raised",
-    states.INTERRUPTED: "need a reset: request cancelled",
-    states.RESTARTED: "need a reset: restarted",
-    states.STEPPING: "in flight: stepping",
-    states.RESETTING: "in flight: resetting",
-    states.DEAD: "need restart(): process has ended",
-}
 
 
 @dataclass(frozen=True)
@@ -133,17 +118,3 @@ def _time(seconds: float) -> str:
     if not seconds < 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
-
-
-def table(pool: Any, title: str | None = None) -> str:
-    """Return a title (default: ``repr(pool)``), the spaces and the states of the envs as HTML."""
-    facts: dict[str, Any] = {}
-    if not pool.is_closed:
-        facts["observation space"] = pool.observation_space[0]
-        facts["action space"] = pool.action_space[0]
-        facts["rows returned"] = pool.engine.counts[1]
-        for state, text in _TEXTS.items():
-            if ids := np.flatnonzero(pool.engine.states.state == state).tolist():
-                facts[text] = name_ids(ids)
-    rows = [f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items()]
-    return f"<table><caption>{html.escape(title or repr(pool))}</caption>{''.join(rows)}</table>"

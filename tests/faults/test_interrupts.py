@@ -385,7 +385,7 @@ def test_a_back_off_ends_at_once(place, name, by, beside, monkeypatch):
 
     error = KeyboardInterrupt if by == "ctrl-c" else ClosedEnvironmentError
     handler = raising(KeyboardInterrupt()) if by == "ctrl-c" else lambda *_: pool.close()
-    monkeypatch.setattr("envpool_py.engine.restart_budget.LONGEST_BACKOFF", 1e5)
+    monkeypatch.setattr("envpool_py.engine.failed.LONGEST_BACKOFF", 1e5)
     with reset_pool(place, on_error="restart", restart_backoff=1e5) as pool:
         pool.step(["", "value", ""])  # the first restart is at once
         pool.reset([1])

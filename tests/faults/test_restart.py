@@ -434,7 +434,7 @@ def test_making_the_env_may_fail_too(place, how, fault, budget, tmp_path):
 
 
 def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr("envpool_py.engine.restart_budget.LONGEST_BACKOFF", 0.05)
+    monkeypatch.setattr("envpool_py.engine.failed.LONGEST_BACKOFF", 0.05)
     with reset_pool("dummy", on_error="restart", restart_backoff=0.02) as pool:
         for delay in (0.0, 0.02, 0.04, 0.05, 0.05):
             before = time.monotonic()
@@ -647,7 +647,7 @@ def test_an_env_that_is_lost_between_two_episodes_loses_no_step(num_processes):
 
 
 def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypatch):
-    monkeypatch.setattr("envpool_py.engine.restart_budget.LONGEST_BACKOFF", 60.0)
+    monkeypatch.setattr("envpool_py.engine.failed.LONGEST_BACKOFF", 60.0)
     options = {"on_error": "restart", "restart_backoff": 60.0, "max_restarts": 2}
     options |= {"wait_num": 1, "timeout": 0.01, "strict_timeout": True}
     with reset_pool("shmem-fork", num_processes=1, autoreset_mode="same_step", **options) as pool:

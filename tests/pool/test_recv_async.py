@@ -154,7 +154,7 @@ async def test_an_exception_arrives_in_the_coroutine(place):
 
 @pytest.mark.parametrize("action", [1, 2])
 async def test_a_restart_blocks_no_coroutine(action, monkeypatch):
-    monkeypatch.setattr("envpool_py.engine.restart_budget.LONGEST_BACKOFF", 1e4)
+    monkeypatch.setattr("envpool_py.engine.failed.LONGEST_BACKOFF", 1e4)
     options = {"on_error": "restart", "restart_backoff": 1e4}
     with PLACES["shmem-fork"](RAISING, **options) as pool:
         pool.reset()

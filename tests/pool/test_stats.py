@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ShmemVectorEnv
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
 from envpool_py.testing import CountingEnv
 from tests.backends.test_worker_contract import ThreadWorker
 from tests.faults.helpers import kill
@@ -114,21 +114,6 @@ def test_refusals():
     pool = BaseVectorEnv([CountingEnv], ThreadWorker, measure=True)
     with pool, pytest.raises(NotImplementedError, match="ThreadWorker does not measure"):
         pool.stats()
-
-
-def test_a_notebook_shows_the_states_of_the_envs():
-    with DummyVectorEnv([functools.partial(envs.FaultEnv, i) for i in range(4)]) as pool:
-        pool.reset([0, 1, 2])
-        pool.send([""], [2])
-        with pytest.raises(EnvError):
-            pool.step(["value"], [1])
-        shown = pool._repr_html_()
-        told = {"ready for a step": "env 0", "need a reset: raised": "env 1", "rows returned": "3"}
-        told |= {"in flight: stepping": "env 2", "need a reset: never reset": "env 3"}
-        for text, ids in told.items():
-            assert f"<th>{text}</th><td>{ids}</td>" in shown
-        assert f"<caption>{repr(pool).replace(chr(39), '&#x27;')}</caption>" in shown
-    assert "closed" in pool._repr_html_()
 
 
 @pytest.mark.parametrize(("wait_num", "limit"), [(16, 26), (8, 28)])
