@@ -49,8 +49,9 @@ PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
 PEERS += tuple(
     f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "atari", "examples")
 )
-"""The files and folders that import the libraries which are compared with or adapted to, or torch;
-PettingZoo's envs need neither."""
+PEERS += tuple(f"tests/pettingzoo/test_{name}.py" for name in ("multi_agent_vec_env", "peers"))
+"""The files and folders that import the libraries which are compared with or adapted to, or torch.
+PettingZoo's other tests need none of them."""
 
 RAY = ("tests/ray", "tests/backends/test_matrix.py")
 RAY += tuple(f"tests/pool/test_{name}.py" for name in ("calls", "recv_async", "rows", "stats"))

@@ -11,7 +11,6 @@ import pytest
 from envpool_py.cli import main
 from envpool_py.collector import load
 from envpool_py.pettingzoo import PettingZooEnv
-from tests.pettingzoo.conftest import THEIRS
 from tests.pettingzoo.envs import KAZ, make_aec
 from tests.support.helpers import ROOT, run_python
 from tests.support.reference import alike as same
@@ -20,8 +19,6 @@ with warnings.catch_warnings():
     # They import an env in the way of old, which is deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     from pettingzoo.test import api_test, seed_test
-
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", f"ignore:.*{THEIRS}")
 
 
 @pytest.mark.parametrize("name", ["simple_adversary", KAZ, "classic/tictactoe-v3"])
