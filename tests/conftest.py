@@ -44,12 +44,14 @@ from tests.support.helpers import (  # noqa: E402
     wait_until,
 )
 
-PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "tests/docs/test_programs_of_peers.py")
+PEERS = ("tests/sb3", "tests/peers", "tests/docs/test_programs_of_peers.py")
 PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
 PEERS += tuple(
     f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "atari", "examples")
 )
-"""The files and folders that import the libraries which are compared with or adapted to."""
+PEERS += tuple(f"tests/pettingzoo/test_{name}.py" for name in ("multi_agent_vec_env", "peers"))
+"""The files and folders that import the libraries which are compared with or adapted to, or torch.
+PettingZoo's other tests need none of them."""
 
 RAY = ("tests/ray", "tests/backends/test_matrix.py")
 RAY += tuple(f"tests/pool/test_{name}.py" for name in ("calls", "recv_async", "rows", "stats"))
@@ -59,7 +61,7 @@ RAY += tuple(f"tests/sessions/test_{name}.py" for name in ("cancels", "chaos", "
 of actors decides. The engine's own part, and that of an env's process, is the same everywhere."""
 
 SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")
-SLOW += ("tests/collector/test_collect.py", "tests/collector/test_linear.py")
+SLOW += ("tests/collector/test_collect.py", "tests/collector/test_linear.py", "tests/pettingzoo")
 SLOW += ("tests/envpool_face/test_faults.py", "tests/faults/test_imported_once.py")
 SLOW += ("tests/test_examples.py", "tests/test_hostile_files.py")
 FACE = ("as_async", "equal_to_sync", "faults", "wrappers")

@@ -37,11 +37,15 @@ def programs(page):
     return found
 
 
+SHORTER = {"docs/sb3.md": ("2_048", "512"), "docs/tutorial.md": ("8_192", "512")}
+"""The number of steps that a program learns, and a smaller one."""
+
+
 def run(page, folder):
     """Run the programs of a page in their order, in this folder; return what they print."""
-    names = []
+    names, (steps, fewer) = [], SHORTER.get(page, ("", ""))
     for name, code in programs(ROOT / page):
-        (folder / name).write_text(code, encoding="utf-8")
+        (folder / name).write_text(code.replace(steps, fewer), encoding="utf-8")
         names.append(name)
     # Numba, which Tianshou imports, would compile for a minute.
     env = {"MPLCONFIGDIR": str(folder), "NUMBA_DISABLE_JIT": "1"}

@@ -1,7 +1,10 @@
 """The examples run and learn, and so do the programs of docs/coming_from.md, where installed."""
 
 import itertools
+import os
 import re
+import runpy
+import sys
 
 import pytest
 
@@ -16,11 +19,22 @@ PROGRAMS = dict(zip(NAMES, BLOCK.findall(PAGE), strict=True))
 COLLECTORS = ("dqn_collector.py", "ppo_rollouts.py")
 
 
-def run(program, args="", *, ours=True):
-    """Return the last line that a program prints; warnings of other libraries are ignored."""
-    path, env = ROOT / "examples" / program, {} if ours else {"PYTHONWARNINGS": "ignore"}
-    printed = run_python(path, *args.split(), env=env, quiet=ours, timeout=600)
-    return printed.rstrip().rpartition("\n")[2]
+def last_line(text):
+    return text.rstrip().rpartition("\n")[2]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run an example in this process, which has torch; return the last line that it prints."""
+
+    def carry_out(program, args):
+        monkeypatch.setattr(sys, "argv", [program, *args.split()])
+        runpy.run_path(str(ROOT / "examples" / program))["main"]()
+        printed = capsys.readouterr()
+        assert not printed.err
+        return last_line(printed.out)
+
+    return carry_out
 
 
 def soak(*cases):
@@ -29,7 +43,7 @@ def soak(*cases):
 
 LONG = "--updates 200"
 ENVPOOL = "--interface envpool"
-VECTORS = ("vector --mode sync", "vector --mode async", "gymnasium")
+VECTORS = ("vector --mode async", "gymnasium")
 PPO = [
     # Random actions give 22.
     ([f"{ENVPOOL} --updates 6"], 28),
@@ -39,7 +53,7 @@ PPO = [
 
 
 @pytest.mark.parametrize(("runs", "more_than"), PPO)
-def test_ppo_learns(runs, more_than):
+def test_ppo_learns(runs, more_than, run):
     lines = [run("ppo_torch.py", args) for args in runs]
     assert len({*lines}) == 1
     assert float(re.search(r"mean return (\d+\.\d)$", lines[0]).group(1)) > more_than
@@ -51,19 +65,32 @@ LEARN += soak(*itertools.product(COLLECTORS, ("", "--sync")))
 
 
 @pytest.mark.parametrize(("name", "args"), LEARN)
-def test_the_examples_of_the_collector_learn(name, args):
+def test_the_examples_of_the_collector_learn(name, args, run):
     assert run(name, args).startswith("learnt after")
 
 
 def test_the_interface_of_multi_agent_trainers_has_the_flags_of_the_last_step():
-    printed = run("mappo_vec_env.py", "")
+    example = ROOT / "examples" / "mappo_vec_env.py"
+    printed = run_python(example, quiet=True)
     assert printed.startswith("(16, 3, 18) (16, 3, 1) True {'dones': array([ True,  True,  True])")
-    assert len((ROOT / "examples" / "mappo_vec_env.py").read_text().splitlines()) <= 40
+    assert len(example.read_text().splitlines()) <= 40
+
+
+TORCHRL = """
+import runpy, sys
+
+main = runpy.run_path("torchrl_rollout.py")["main"]
+for vector in ("gymnasium", "ours"):
+    sys.argv[1:] = ["--mode", "sync", "--vector", vector]
+    main()
+"""
 
 
 def test_torchrl_takes_our_vector_env_as_it_takes_gymnasiums():
-    runs = [f"--mode sync --vector {each}" for each in ("gymnasium", "ours")]
-    gymnasiums, ours = (run("torchrl_rollout.py", args, ours=False) for args in runs)
+    """In another process: other tests need not have TorchRL in their worker processes."""
+    environ = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    lines = run_python("-c", TORCHRL, cwd=ROOT / "examples", env=environ).splitlines()
+    gymnasiums, ours = (line for line in lines if "checksum" in line)
     assert re.match(r"400 steps  [1-9]\d* episodes  checksum ", gymnasiums)
     assert ours == gymnasiums
 
@@ -77,9 +104,22 @@ def test_each_library_has_two_programs_that_differ_in_the_import_alone():
         assert same == (library != "PufferLib")
 
 
-# PufferLib comes as a source package that is built for minutes.
-@pytest.mark.parametrize("name", sorted(PROGRAMS.keys() - {("PufferLib", "before")}), ids=" ".join)
-def test_the_program_runs(name, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAMS[name], encoding="utf-8")
-    run(program, ours=name[1] == "after")
+RUN_ALL = """
+import runpy, sys
+
+for path in sys.argv[1:]:
+    runpy.run_path(path, run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_programs_run(when, tmp_path):
+    """In turn in one process, as to import the libraries takes longer than all else."""
+    paths = []
+    for (library, other), code in PROGRAMS.items():
+        # PufferLib comes as a source package that is built for minutes.
+        if other == when and (library, when) != ("PufferLib", "before"):
+            paths.append(tmp_path / f"{library}.py")
+            paths[-1].write_text(code, encoding="utf-8")
+    env = {"PYTHONWARNINGS": "ignore"} if when == "before" else {}
+    run_python("-c", RUN_ALL, *paths, env=env, quiet=when == "after")

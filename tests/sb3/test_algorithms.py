@@ -1,5 +1,6 @@
 """The algorithms of Stable-Baselines3 and sb3-contrib, over our VecEnvs; and the examples."""
 
+import json
 import re
 import runpy
 import sys
@@ -91,19 +92,41 @@ COMPARISON = ("--num-envs", "2", "--seconds", "0.01", "--rounds", "1", "--ppo-st
 COMPARISON += ("--only", "SB3 DummyVecEnv", "ShmemVecEnv, 2 processes")
 
 
+def run_example(name, args, monkeypatch, capsys):
+    """In this process, which has torch; as programs they would import it in every worker."""
+    program = ROOT / "examples" / f"{name}.py"
+    monkeypatch.syspath_prepend(program.parent)
+    monkeypatch.setattr(sys, "argv", [name, *args])
+    runpy.run_path(str(program))["main"]()
+    printed = capsys.readouterr()
+    assert not printed.err
+    return printed.out
+
+
 @pytest.mark.parametrize(
     ("name", "args", "text", "times"),
     [
-        ("ppo", ("--steps", "512"), "mean return", 1),
-        ("custom_env", ("--steps", "100"), r"checked|HER: mean return -\d+.\d+ before", 3),
-        ("throughput", COMPARISON, "SB3 DummyVecEnv|ShmemVecEnv, 2 processes", 6),
-        pytest.param("ppo", (), r"mean return (4[5-9]|500)", 1, marks=pytest.mark.soak),
+        ("sb3_ppo", ("--steps", "512"), "mean return", 1),
+        ("sb3_custom_env", ("--steps", "100"), r"checked|HER: mean return -\d+.\d+ before", 3),
+        ("sb3_throughput", COMPARISON, "SB3 DummyVecEnv|ShmemVecEnv, 2 processes", 6),
+        pytest.param("sb3_ppo", (), r"mean return (4[5-9]|500)", 1, marks=pytest.mark.soak),
     ],
 )
 def test_an_example(name, args, text, times, monkeypatch, capsys):
-    """In this process, which has torch; as programs they would import it in every worker."""
-    monkeypatch.setattr(sys, "argv", [name, *args])
-    runpy.run_path(str(ROOT / "examples" / f"sb3_{name}.py"))["main"]()
-    printed = capsys.readouterr()
-    assert len(re.findall(text, printed.out)) == times
-    assert not printed.err
+    assert len(re.findall(text, run_example(name, args, monkeypatch, capsys))) == times
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "keys"),
+    [
+        ("rollouts", ("--steps", "32"), {"whole", "async"}),
+        ("evaluation", ("--episodes", "3", "--longest", "5"), {"sb3", "ours"}),
+    ],
+)
+def test_two_programs_are_measured_in_turns(name, options, keys, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "a.json"
+    few = ("--num-envs", "2", "--mean-ms", "1", "--rounds", "1", "--json", str(path))
+    assert "ratio" in run_example(f"benchmark/{name}", (*options, *few), monkeypatch, capsys)
+    rows = json.loads(path.read_text())
+    assert rows
+    assert all(row.keys() == keys and min(row.values()) > 0 for row in rows)

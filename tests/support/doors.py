@@ -110,24 +110,37 @@ def held_by(pool, found=None):
     return {**held, "wait_num": pool.wait_num, "timeout": pool.timeout}
 
 
+ALONE = ("reset_fn", "fresh_process", "caller_steps", "start_method")
+"""Options that do not go with all others."""
+
+
 def check_options(door, folder, names=tuple(OPTIONS)):
     """Each option works or is refused with a reason; the value that a door decides is taken."""
+    together, taken = {}, []
     for name in names:
         value, more = OPTIONS[name]
-        given = {name: str(folder / value) if name == "record" else value, **more}
+        given = {**more, name: str(folder / value) if name == "record" else value}
         if name in door.refuses:
             with pytest.raises((TypeError, ValueError), match=name) as raised:
                 door.make(**given)
-            decided = re.search(rf"{name} must be (.+), because ", str(raised.value))
             if isinstance(raised.value, ValueError):
-                with made(door, **{name: ast.literal_eval(decided[1])}):
-                    pass
-            continue
-        with made(door, **given) as (found, pool):
-            assert len(found) in (2, 2 * len(getattr(found, "possible_agents", "1")))
-            assert "num_envs=2" in repr(found)
-            assert held_by(pool, found)[name] == given[name], name
-            found.reset()
+                decided = re.search(rf"{name} must be (.+), because ", str(raised.value))
+                together[name] = ast.literal_eval(decided[1])
+        elif name in ALONE:
+            check_held(door, given, [name])
+        else:
+            together |= given
+            taken.append(name)
+    check_held(door, together, taken)
+
+
+def check_held(door, given, names):
+    with made(door, **given) as (found, pool):
+        assert len(found) in (2, 2 * len(getattr(found, "possible_agents", "1")))
+        assert "num_envs=2" in repr(found)
+        held = held_by(pool, found)
+        assert {name: held[name] for name in names} == {name: given[name] for name in names}
+        found.reset()
 
 
 def check_foreign(door):

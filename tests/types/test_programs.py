@@ -27,17 +27,15 @@ GYMNASIUM = (
 )
 #: What a strict checker says of the programs, and of the untyped parts of Gymnasium and SB3.
 OF_OTHERS = ("reportUnused", 'Type of "learn" is partially unknown')
-# Packages that take minutes, and of which no program uses a type but of ``gymnasium.vector``.
-SKIPPED = ["torch", "ray", "minari", "pettingzoo", "pandas", "matplotlib"]
-SKIPPED += ["numpy", "rich", "cloudpickle", "jax", "pygame", "mujoco", "gymnasium"]
+# Packages that take minutes, and of which no program uses a type.
+SKIPPED = ("torch", "ray", "minari", "pettingzoo", "pandas", "matplotlib", "IPython", "PIL", "cv2")
+SKIPPED += ("rich", "cloudpickle", "jax", "pygame", "mujoco")
 MYPY = f"""
 [mypy]
 mypy_path = {ROOT}
 follow_imports = silent
-[mypy-{",".join(f"{name}.*" for name in SKIPPED).replace(",", ",mypy-")}]
+[mypy-{",".join(f"{name}.*" for name in SKIPPED)}]
 follow_imports = skip
-[mypy-gymnasium,mypy-gymnasium.vector.*,mypy-gymnasium.envs.registration]
-follow_imports = silent
 """
 
 
