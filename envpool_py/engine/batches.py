@@ -143,7 +143,7 @@ class Batches:
 
     def keep_last(self) -> None:
         """Keep copies of returned observations from now on, because a fault may spoil the row."""
-        self._last = [
+        self._last = self._last or [
             np.empty(self._block.spec.num_envs, object) if array is None else np.zeros_like(array)
             for array in self._block.obs
         ]

@@ -289,6 +289,7 @@ class Engine:
     def record(self, path: Path, header: Mapping[str, Any]) -> None:
         with interrupts.deferred():  # else a file might have no writer
             self.flight.recorder = RecordWriter(self.block, path, header)
+            self.batches.keep_last()  # as a replay does: a lost step repeats the observation
 
     def close(self) -> list[EnvError]:
         self.flight.stop()

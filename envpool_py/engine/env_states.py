@@ -42,6 +42,7 @@ class States:
         tokens: int64 ``(num_envs,)``: the current token of each env.
         num_in_flight: the number of envs in flight.
         dead: the envs whose process has ended, and that no restart brings back.
+        recreated: the envs that were recreated after their row had arrived, which is in flight.
         death_of: returns a new error that says how the process of an env ended.
         held: whether a request without a row is in flight; meanwhile no env accepts a request.
         unread: envs in flight whose result has arrived, but was not returned: the error of another
@@ -57,6 +58,7 @@ class States:
         self.num_in_flight = 0
         self.held = False
         self.dead: set[int] = set()
+        self.recreated: set[int] = set()
         self.unread: set[int] = set()
         # When requests were sent or returned, in nanoseconds, and of which envs, in turn. A log,
         # because each batch adds to it (0.1 µs; to store 64 times took 3 µs), and few read it. Its
@@ -149,6 +151,9 @@ class States:
                 self._condense_log()
         if self.unread:
             self.unread.difference_update(envs.ids.tolist())
+        if stale := self.recreated and self.recreated.intersection(envs.ids.tolist()):
+            self.state[list(stale)] = NEVER_RESET
+            self.recreated -= stale
         if self.dead:
             self.state[[i for i in envs.ids.tolist() if i in self.dead]] = DEAD
 
@@ -156,6 +161,7 @@ class States:
         """Cancel the requests of these envs: they need a reset, and late results are stale."""
         self.tokens[ids] += GENERATION
         self.state[ids] = INTERRUPTED
+        self.recreated.difference_update(ids.tolist())
         if self.dead:
             self.state[[i for i in ids.tolist() if i in self.dead]] = DEAD
         self.recount()
@@ -172,11 +178,13 @@ class States:
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = DEAD
 
-    def mark_recreated(self, i: int) -> None:
-        """Mark env ``i`` as recreated; in flight it keeps its request."""
+    def mark_recreated(self, i: int, *, has_request: bool) -> None:
+        """Mark env ``i`` as recreated; in flight it keeps its request, or the row that it has."""
         self.dead.discard(i)
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = NEVER_RESET
+        elif not has_request:
+            self.recreated.add(i)
 
     def mark_as_reset(self) -> None:
         """Let envs that were never reset accept a step."""

@@ -226,8 +226,7 @@ class Recovery:
 
     def begin_sessions(self) -> None:
         self.retries, self.tracks = False, True
-        if not self.enabled:
-            self._flight.batches.keep_last()
+        self._flight.batches.keep_last()
 
     def end_sessions(self) -> None:
         """Leave it to the next reset of each failed env to recreate it."""

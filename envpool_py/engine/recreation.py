@@ -307,7 +307,7 @@ class Recreation:
         if failed.why.is_requested:
             self.failures[i] = 0
         if self._states.state[i] == DEAD or failed.why.is_requested:
-            self._states.mark_recreated(i)
+            self._states.mark_recreated(i, has_request=failed.request is not None)
         if failed.why is Why.FAILED:
             if self._options.on_restart is not None:
                 self._untold.append(partial(self._options.on_restart, i, failed.errors[-1]))

@@ -180,8 +180,8 @@ def _check_entry(kind: bytes, entry: Any) -> None:
             require(is_name, f"{asked} of {args[0]!r:.80}")
     elif kind == RECREATED:
         require(entry.keys() == {"root", "episode", "restarts"}, "the facts of a restart")
-        counts = [entry["episode"], entry["restarts"]]
-        is_known = all(is_int(count, 0, 1 << 32) for count in counts) and is_int(entry["root"] or 0)
+        is_known = is_int(entry["restarts"], 0, 1 << 32) and is_int(entry["root"] or 0)
+        is_known &= is_int(entry["episode"], -1, 1 << 32)  # -1: before the first reset
         require(is_known, f"the facts of a restart: {entry!r:.80}")
     else:
         require(kind == CANCELLED and type(entry) is bool, f"an entry of the kind {kind!r}")

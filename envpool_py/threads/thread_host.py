@@ -221,7 +221,7 @@ class ThreadHost(RemoteHost):
 
     def cancel(self, ids: set[int]) -> set[int]:
         self._cancel([i + 1 for i in ids])
-        return ids
+        return ids if self.runner is None else set()  # a coroutine is cancelled where it waits
 
     def _cancel(self, envs: Sequence[int]) -> None:
         """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""

@@ -77,6 +77,8 @@ def test_rows_and_errors_that_had_arrived_survive_a_restart():
         assert infos[0]["action"] == "", "a text is pickled beside the row"
         with pytest.raises(WorkerDiedError, match="env 2: the worker process was killed"):
             pool.recv()
+        with pytest.raises(ResetNeeded, match="env 0: reset before step"):
+            pool.step([""], [0])
         assert pool.reset()[0].tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
 
 

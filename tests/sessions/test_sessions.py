@@ -143,21 +143,57 @@ async def test_the_first_free_env_goes_to_the_one_who_waits_longest(place):
             assert order == [0, 1, 2, 3, 4, 6, 7, 8]
 
 
-async def test_a_record_with_sessions_is_replayed(tmp_path):
+class KillingEnv(envs.RandomEnv):
+    def reset(self, *, seed=None, options=None):
+        if seed == 1:
+            self.step(3)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if action == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+
+class EndlessEnv(envs.RandomEnv):
+    async def reset(self, **kwargs):
+        return super().reset(**kwargs)
+
+    async def step(self, action):
+        if action == 3:
+            await asyncio.Event().wait()
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"), [("shmem-fork-packed", KillingEnv), ("thread", EndlessEnv)]
+)
+async def test_a_record_with_sessions_is_replayed(place, kind, tmp_path):
     from envpool_py import replay  # noqa: PLC0415 - its module imports what others need not
 
-    fns = [envs.RandomEnv] * 2
-    with PLACES["thread"](fns, record=tmp_path / "record") as pool:
+    fns = [kind] * 3
+    with PLACES[place](fns, record=tmp_path / "record") as pool:
+        pool.restart([0])  # before its first reset
+        pool.reset(seed=5)
 
-        async def conversation(seed):
-            async with sessions.open(seed=seed) as env:
+        async def conversation(task):
+            async with sessions.open(seed=task if task < 6 else None) as env:
                 while not env.done:
-                    await env.step(seed % 4)
+                    step = asyncio.ensure_future(env.step(task % 4))
+                    if kind is EndlessEnv and task % 4 == 3:
+                        await turns()
+                        step.cancel()
+                    await step
 
         async with pool.sessions() as sessions:
-            await sessions.map(conversation, range(5))
+            outcomes = await sessions.map(conversation, range(16), on_failure="record")
+        assert outcomes.failed[3::4].all()
+    rows = 0
     with replay(tmp_path / "record", fns) as again:
-        assert sum(len(batch[1]) for batch in again) > 10
+        while not again.complete:
+            with contextlib.suppress(EnvError, StopIteration):
+                rows += len(next(again)[1])
+    assert rows > 12
 
 
 # ------------------------------------------------------------------------------------- failures
