@@ -30,7 +30,7 @@ ALGORITHMS = {
     "HER": (SAC, HER, "MultiInput", lambda: BitFlippingEnv(4, continuous=True)),
     "CNN": (PPO, ON_POLICY, "Cnn", lambda: WalkEnv(IMAGE)),
 }
-STEPS = 256
+STEPS = 128
 
 
 def model_of(name, venv):
