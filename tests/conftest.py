@@ -16,6 +16,7 @@ import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -135,17 +136,16 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def helpers_of_multiprocessing():
+def helpers_of_multiprocessing(request):
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
     supervisor.SLOW_START = WATCHDOG  # no warning because the machine is busy
     with contextlib.suppress(ImportError):  # else every worker process that is forked imports it
         importlib.import_module("threadpoolctl").threadpool_info()
-    names = ["pytest", "numpy", "gymnasium", "envpool_py"]
-    names += ["tests.support.envs", "tests.support.broken"]
     mark_shared_memory()
-    multiprocessing.set_forkserver_preload(names)
     multiprocessing.resource_tracker.ensure_running()
-    multiprocessing.forkserver.ensure_running()
+    if is_tier(request.config, "peers"):  # Stable-Baselines3's own processes; ours have their own
+        multiprocessing.set_forkserver_preload(["numpy", "gymnasium"])
+        multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -209,6 +209,25 @@ def watchdog(request):
 def gates(tmp_path):
     """Four gates, for envs 0 to 3."""
     return [envs.Gate(tmp_path / f"gate{i}") for i in range(4)]
+
+
+@pytest.fixture
+def run_example(monkeypatch, capsys):
+    """Run an example in this process, which has torch; return what it prints.
+
+    As a program it would import torch, and every process that it spawns too.
+    """
+
+    def run(name, *args):
+        program = ROOT / "examples" / f"{name}.py"
+        monkeypatch.syspath_prepend(program.parent)
+        monkeypatch.setattr(sys, "argv", [name, *map(str, args)])
+        runpy.run_path(str(program))["main"]()
+        printed = capsys.readouterr()
+        assert not printed.err
+        return printed.out.rstrip()
+
+    return run
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def zeros(_obs, env_ids):
     return np.zeros(len(env_ids), int)
 
 
-def of_steps(size, rows=4096):
+def of_steps(size, rows=1024):
     """Take batches of some transitions from 16 envs."""
     with pool_of(16) as pool:
         batches = AsyncCollector(pool, zeros).steps(size)
@@ -120,7 +120,7 @@ def of_agents(n):
 
 
 COUNTS = {
-    "steps": (of_steps, 64, 2048),
+    "steps": (of_steps, 32, 512),
     "episodes": (of_episodes, 4, 64),
     "rollout": (of_rollout, 4, 64),
     "evaluate": (of_evaluation, 4, 64),

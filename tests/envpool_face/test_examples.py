@@ -3,11 +3,10 @@
 import itertools
 import os
 import re
-import runpy
-import sys
 
 import pytest
 
+from tests.docs.programs import RUN_ALL
 from tests.support.helpers import ROOT, run_python
 
 PAGE = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
@@ -16,25 +15,7 @@ LIBRARIES = ("Gymnasium", "Stable-Baselines3", "EnvPool", "PufferLib", "Tianshou
 OWN = "Your own worker processes"
 NAMES = itertools.product([*LIBRARIES, OWN], ("before", "after"))
 PROGRAMS = dict(zip(NAMES, BLOCK.findall(PAGE), strict=True))
-COLLECTORS = ("dqn_collector.py", "ppo_rollouts.py")
-
-
-def last_line(text):
-    return text.rstrip().rpartition("\n")[2]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """Run an example in this process, which has torch; return the last line that it prints."""
-
-    def carry_out(program, args):
-        monkeypatch.setattr(sys, "argv", [program, *args.split()])
-        runpy.run_path(str(ROOT / "examples" / program))["main"]()
-        printed = capsys.readouterr()
-        assert not printed.err
-        return last_line(printed.out)
-
-    return carry_out
+COLLECTORS = ("dqn_collector", "ppo_rollouts")
 
 
 def soak(*cases):
@@ -53,20 +34,20 @@ PPO = [
 
 
 @pytest.mark.parametrize(("runs", "more_than"), PPO)
-def test_ppo_learns(runs, more_than, run):
-    lines = [run("ppo_torch.py", args) for args in runs]
+def test_ppo_learns(runs, more_than, run_example):
+    lines = [run_example("ppo_torch", *args.split()).splitlines()[-1] for args in runs]
     assert len({*lines}) == 1
     assert float(re.search(r"mean return (\d+\.\d)$", lines[0]).group(1)) > more_than
 
 
 # Random actions give 22.
-LEARN = [("dqn_collector.py", "--goal 30 --hold 1"), ("ppo_rollouts.py", "--goal 40")]
+LEARN = [("dqn_collector", "--goal 30 --hold 1"), ("ppo_rollouts", "--goal 40")]
 LEARN += soak(*itertools.product(COLLECTORS, ("", "--sync")))
 
 
 @pytest.mark.parametrize(("name", "args"), LEARN)
-def test_the_examples_of_the_collector_learn(name, args, run):
-    assert run(name, args).startswith("learnt after")
+def test_the_examples_of_the_collector_learn(name, args, run_example):
+    assert run_example(name, *args.split()).splitlines()[-1].startswith("learnt after")
 
 
 def test_the_interface_of_multi_agent_trainers_has_the_flags_of_the_last_step():
@@ -104,14 +85,6 @@ def test_each_library_has_two_programs_that_differ_in_the_import_alone():
         assert same == (library != "PufferLib")
 
 
-RUN_ALL = """
-import runpy, sys
-
-for path in sys.argv[1:]:
-    runpy.run_path(path, run_name="__main__")
-"""
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_programs_run(when, tmp_path):
     """In turn in one process, as to import the libraries takes longer than all else."""
@@ -122,4 +95,4 @@ def test_the_programs_run(when, tmp_path):
             paths.append(tmp_path / f"{library}.py")
             paths[-1].write_text(code, encoding="utf-8")
     env = {"PYTHONWARNINGS": "ignore"} if when == "before" else {}
-    run_python("-c", RUN_ALL, *paths, env=env, quiet=when == "after")
+    run_python("-c", RUN_ALL, ROOT / "examples", *paths, env=env, quiet=when == "after")

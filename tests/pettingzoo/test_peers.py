@@ -1,7 +1,6 @@
 """PettingZoo's tests, the examples, the command line, and an import."""
 
 import re
-import runpy
 import sys
 import warnings
 
@@ -12,7 +11,7 @@ from envpool_py.cli import main
 from envpool_py.collector import load
 from envpool_py.pettingzoo import PettingZooEnv
 from tests.pettingzoo.envs import KAZ, make_aec
-from tests.support.helpers import ROOT, run_python
+from tests.support.helpers import run_python
 from tests.support.reference import alike as same
 
 with warnings.catch_warnings():
@@ -40,11 +39,9 @@ if sys.version_info >= (3, 11):  # tianshou 2.0.1 asks for it
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("line", "last"), EXAMPLES)
-def test_example(line, last, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", line.split())
+def test_example(line, last, run_example, monkeypatch):
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # else it keeps a thread
-    runpy.run_path(str(ROOT / "examples" / f"{sys.argv[0]}.py"), run_name="__main__")
-    assert re.match(last, capsys.readouterr().out.splitlines()[-1])
+    assert re.match(last, run_example(*line.split()).splitlines()[-1])
 
 
 def test_collected_episodes_are_those_of_the_raw_env(tmp_path):

@@ -12,7 +12,7 @@ import ray
 
 from envpool_py import RayVectorEnv
 from tests.ray.cluster import actors, idle, keep_actors
-from tests.support import envs, places
+from tests.support import envs, places, session
 from tests.support.helpers import ROOT, descriptors, wait_until
 
 PLACE = places.Place(RayVectorEnv, {"envs_per_actor": 2, "num_cpus": 0.01}, 3)
@@ -28,6 +28,7 @@ class Places(dict):
 
 places.PLACES = Places(ray=PLACE)
 places.QUICK = places.PROCESSES = places.BACKENDS = ("ray",)
+session.ROUNDS = 1  # of calls to an actor, which take long
 
 
 def pytest_collection_modifyitems(items, config):
@@ -56,6 +57,11 @@ def ray_is_there():
     yield
     ray.shutdown()
     idle.clear()
+    with warnings.catch_warnings():
+        # It does not wait for all its processes. Their Popen objects would warn when pytest ends.
+        warnings.simplefilter("ignore")
+        gc.unfreeze()
+        gc.collect()
 
 
 def there():

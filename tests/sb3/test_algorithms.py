@@ -2,8 +2,6 @@
 
 import json
 import re
-import runpy
-import sys
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ import envpool_py.sb3 as own
 from tests.sb3.conftest import BACKENDS, THEIRS
 from tests.sb3.envs import WalkEnv
 from tests.sb3.reference import assert_same
-from tests.support.helpers import ROOT
 
 SMALL = {"device": "cpu", "seed": 0}
 ON_POLICY = {**SMALL, "n_steps": 32, "batch_size": 32, "n_epochs": 2}
@@ -30,7 +27,7 @@ ALGORITHMS = {
     "HER": (SAC, HER, "MultiInput", lambda: BitFlippingEnv(4, continuous=True)),
     "CNN": (PPO, ON_POLICY, "Cnn", lambda: WalkEnv(IMAGE)),
 }
-STEPS = 256
+STEPS = 128
 
 
 def model_of(name, venv):
@@ -92,17 +89,6 @@ COMPARISON = ("--num-envs", "2", "--seconds", "0.01", "--rounds", "1", "--ppo-st
 COMPARISON += ("--only", "SB3 DummyVecEnv", "ShmemVecEnv, 2 processes")
 
 
-def run_example(name, args, monkeypatch, capsys):
-    """In this process, which has torch; as programs they would import it in every worker."""
-    program = ROOT / "examples" / f"{name}.py"
-    monkeypatch.syspath_prepend(program.parent)
-    monkeypatch.setattr(sys, "argv", [name, *args])
-    runpy.run_path(str(program))["main"]()
-    printed = capsys.readouterr()
-    assert not printed.err
-    return printed.out
-
-
 @pytest.mark.parametrize(
     ("name", "args", "text", "times"),
     [
@@ -112,21 +98,21 @@ def run_example(name, args, monkeypatch, capsys):
         pytest.param("sb3_ppo", (), r"mean return (4[5-9]|500)", 1, marks=pytest.mark.soak),
     ],
 )
-def test_an_example(name, args, text, times, monkeypatch, capsys):
-    assert len(re.findall(text, run_example(name, args, monkeypatch, capsys))) == times
+def test_an_example(name, args, text, times, run_example):
+    assert len(re.findall(text, run_example(name, *args))) == times
 
 
 @pytest.mark.parametrize(
     ("name", "options", "keys"),
     [
-        ("rollouts", ("--steps", "32"), {"whole", "async"}),
-        ("evaluation", ("--episodes", "3", "--longest", "5"), {"sb3", "ours"}),
+        ("rollouts", ("--steps", 32), {"whole", "async"}),
+        ("evaluation", ("--episodes", 3, "--longest", 5), {"sb3", "ours"}),
     ],
 )
-def test_two_programs_are_measured_in_turns(name, options, keys, tmp_path, monkeypatch, capsys):
+def test_two_programs_are_measured_in_turns(name, options, keys, tmp_path, run_example):
     path = tmp_path / "a.json"
-    few = ("--num-envs", "2", "--mean-ms", "1", "--rounds", "1", "--json", str(path))
-    assert "ratio" in run_example(f"benchmark/{name}", (*options, *few), monkeypatch, capsys)
+    few = ("--num-envs", 2, "--mean-ms", 1, "--rounds", 1, "--json", path)
+    assert "ratio" in run_example(f"benchmark/{name}", *options, *few)
     rows = json.loads(path.read_text())
     assert rows
     assert all(row.keys() == keys and min(row.values()) > 0 for row in rows)

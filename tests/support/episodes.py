@@ -20,6 +20,9 @@ CELLS = paired([*SUBJECTS], [False], MODES)
 CELLS += [(name, True, mode) for name in ("nested", "mixed") for mode in MODES]
 """A subject, whether its observations are columns, and a mode of autoreset."""
 
+FEW = ("discrete", "box-scalar", "nested", "text", "sequence", "mixed", *UNDECLARED, "vectors")
+"""The subjects whose values are stored in different ways."""
+
 
 def random_policy(pool):
     """Return a policy that draws random actions; those of undeclared spaces are always alike."""

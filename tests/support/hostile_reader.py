@@ -1,11 +1,12 @@
 """Read files as a user would, within limits of memory and time; print each outcome as JSON.
 
-``python -m tests.support.hostile_reader READER FILE ...``: a line for each file. A crash, and a
-file that takes more than a minute, ends the program.
+``python -m tests.support.hostile_reader READER,... FILE ...``: a line for each reader and file. A
+crash, and a file that takes more than a minute, ends the program.
 """
 
 import contextlib
 import io
+import itertools
 import json
 import resource
 import signal
@@ -93,10 +94,10 @@ def outcome_of(reader, path):
 
 
 if __name__ == "__main__":
-    reader, *files = sys.argv[1:]
+    readers, *files = sys.argv[1:]
     warnings.simplefilter("ignore")
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY,) * 2)
-    for file in files:
+    for reader, file in itertools.product(readers.split(","), files):
         signal.alarm(60)
-        print(json.dumps([Path(file).name, outcome_of(reader, file)]), flush=True)  # noqa: T201
+        print(json.dumps([reader, Path(file).name, outcome_of(reader, file)]), flush=True)  # noqa: T201

@@ -25,8 +25,12 @@ CALLS = (
 FIXED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def script(seed, rounds=3):
+ROUNDS = 3
+
+
+def script(seed, rounds=None):
     """Return a list of calls that has each of them so often."""
+    rounds = rounds or ROUNDS
     rng = np.random.default_rng(seed)
     return [(str(name), int(rng.integers(2**16))) for name in rng.permutation(CALLS * rounds)]
 
