@@ -226,7 +226,8 @@ class Recreation:
         mates = [self.failed[j] for j in host.ids if j in self.failed]
         if failed.phase is Phase.CLOSES:
             for error in host.errors_of_close():
-                warn(f"{error.message}; the env is recreated in a new process", RuntimeWarning)
+                text = f"{error.message}; the env is recreated in a new process"
+                self._untold.append(partial(warn, text, RuntimeWarning))
         elif failed.phase is Phase.CONFIGURES:
             reply = self._flight.take_reply(failed.token)
             failure = reply if isinstance(reply, EnvError) else host.error_of(i)
@@ -235,7 +236,8 @@ class Recreation:
             # Else the process was killed because a session of a mate was cancelled.
             if culprit == i and all(each.why is not Why.STOPPED for each in mates):
                 cause = failure.message.partition("\n")[0].partition(": ")[2]
-                warn(f"env {i}: close: {cause}; the env is recreated", RuntimeWarning)
+                text = f"env {i}: close: {cause}; the env is recreated"
+                self._untold.append(partial(warn, text, RuntimeWarning))
         if failed.phase is Phase.STARTS:
             for each in mates:
                 each.phase = Phase.WAITS if each.phase is Phase.STARTS else each.phase
@@ -299,7 +301,7 @@ class Recreation:
         flight.positions.mark_recreated(i)
         if flight.recorder is not None:
             flight.recorder.recreated([i], [request])
-        failed.phase = Phase.READY
+        failed.phase, failed.token = Phase.READY, -1  # that of the env's next call is the same
         if failed.request is not None:
             self.send(i, failed)
         elif failed.why is Why.REQUESTED:
