@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ class EnvError(Exception):
     Attributes:
         env_ids: the ids of the envs concerned, ints.
         request: the kind of the request that failed: ``"step"``, ``"reset"``, ``"get_attr"``, ...
-        details: the traceback in the worker, without frames of this package, or "".
         finished: the finished tasks, as ``Evaluation`` of ``evaluate``, or ``Outcomes`` of ``map``.
     """
 
@@ -44,12 +43,23 @@ class EnvError(Exception):
     _original: type[Exception] | None = None  # the other base class, see make_error
 
     def __init__(
-        self, message: str, env_ids: Iterable[int], request: str = "", details: str = ""
+        self,
+        message: str,
+        env_ids: Iterable[int],
+        request: str = "",
+        details: str | Callable[[], str] = "",
     ) -> None:
         self.message = message
         self.env_ids = tuple(env_ids)
         self.request = request
-        self.details = details
+        self._details = details
+
+    @property
+    def details(self) -> str:
+        """The traceback in the worker, without frames of this package, or ""."""
+        if not isinstance(self._details, str):  # formatting takes more time than a step
+            self._details = self._details()
+        return self._details
 
     @property
     def text(self) -> str:
@@ -149,7 +159,8 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
     _, newline, rest = first.message.partition("\n")
     text = "\nalso: ".join([lines[0] + newline + rest, *lines[1:]])
     kind, is_mixed = first._original or type(first), first._original is not None  # noqa: SLF001
-    combined: EnvError = make_error(kind, text, ids, first.request, first.details)
+    details = first._details  # noqa: SLF001 - not formatted yet
+    combined: EnvError = make_error(kind, text, ids, first.request, details)
     if is_mixed:
         adopt(combined, first)
     combined.__cause__ = first.__cause__
@@ -160,8 +171,9 @@ def adopt(error: BaseException, source: BaseException) -> None:
     """Give an error the ``args`` of another one, and those of its attributes that it lacks."""
     error.args = source.args
     # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
-    members = inspect.getmembers(type(source), inspect.ismemberdescriptor)
-    for name in {*dict(members), *vars(source)} - vars(error).keys():
+    own = [item for kind in type(source).__mro__ for item in vars(kind).items()]
+    members = {name for name, value in own if inspect.ismemberdescriptor(value)}
+    for name in {*members, *vars(source)} - {*vars(error), "details", "text", "env_id"}:
         setattr(error, name, getattr(source, name, None))
 
 

@@ -47,11 +47,11 @@ class _Deferral:
             self._noted.append(signum)
 
     def begin(self) -> None:
-        for signum in _SIGNALS:
-            handler = _getsignal(signum)
-            if callable(handler):
-                self.handlers[signum] = handler
-                _set_signal(signum, self)
+        handlers = [*map(_getsignal, _SIGNALS)]
+        pairs = zip(_SIGNALS, handlers, strict=True)
+        for signum, handler in itertools.compress(pairs, map(callable, handlers)):
+            self.handlers[signum] = handler
+            _set_signal(signum, self)
 
     def end(self) -> None:
         """Restore the handlers, call those of the noted signals, and raise their first error."""

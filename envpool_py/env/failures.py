@@ -12,6 +12,7 @@ import sysconfig
 import traceback
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any, ClassVar
@@ -60,12 +61,14 @@ def pack_failure(exception: BaseException, request: str) -> bytes:
         # An exception that cannot be unpickled here cannot be unpickled in the caller either.
         if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
             pickled = data
-    return pickle.dumps((request, _texts_of(exception), pickled))
+    texts = _description_of(exception), _traceback_of(exception, exception.__traceback__)
+    return pickle.dumps((request, texts, pickled))
 
 
 def place_of(exception: BaseException) -> str:
     """Return the last line of the user's code that was run: ``" (reacher.py:41)"``, or ""."""
-    return place_in(traceback.extract_tb(exception.__traceback__))
+    lines = traceback.walk_tb(exception.__traceback__)  # ``extract_tb`` reads the files
+    return place_in([(frame.f_code.co_filename, line) for frame, line in lines])
 
 
 def place_in(lines: Sequence[Any]) -> str:
@@ -101,12 +104,17 @@ def stack_of(dump: str, number: int = 0) -> tuple[str, str]:
     return place_in(found[::-1]), dump.strip() if found else ""
 
 
-def _texts_of(exception: BaseException) -> tuple[str, str]:
-    """Return the description with the user's line, and the traceback without our frames, or ""."""
+def _description_of(exception: BaseException) -> str:
+    """Return the description with the user's line."""
     first, newline, rest = describe(exception).partition("\n")
-    description = first + place_of(exception) + newline + rest
+    return first + place_of(exception) + newline + rest
+
+
+def _traceback_of(exception: BaseException, trace: Any) -> str:
+    """Return the traceback ``trace`` of an exception without our frames, or ""."""
     try:
-        whole = traceback.TracebackException.from_exception(exception)
+        kind = type(exception)
+        whole = traceback.TracebackException(kind, exception, trace, lookup_lines=False)
         parts = [whole]
         for part in parts:
             kept = [frame for frame in part.stack if not frame.filename.startswith(PACKAGE_FOLDER)]
@@ -114,8 +122,8 @@ def _texts_of(exception: BaseException) -> tuple[str, str]:
             parts += [each for each in (part.__cause__, part.__context__) if each is not None]
         text = "".join(whole.format()).rstrip()
     except ordinary():  # formatting calls the user's __str__ and __repr__
-        return description, ""
-    return description, text if any(part.stack for part in parts) else ""
+        return ""
+    return text if any(part.stack for part in parts) else ""
 
 
 def unpack_failure(data: bytes, env_id: int) -> EnvError:
@@ -128,7 +136,7 @@ def unpack_failure(data: bytes, env_id: int) -> EnvError:
 
 
 def env_error(
-    cause: Any, env_id: int, request: str, texts: tuple[str, str] | None = None
+    cause: Any, env_id: int, request: str, texts: tuple[str, Any] | None = None
 ) -> EnvError:
     """Return the error that a pool raises for an exception of an env.
 
@@ -136,10 +144,11 @@ def env_error(
     exception in another process, from where ``cause`` may not have arrived.
     """
     if texts is None:
-        texts, trace = _texts_of(cause), cause.__traceback__
+        trace = cause.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
             trace = trace.tb_next
         cause = cause.with_traceback(trace)
+        texts = _description_of(cause), partial(_traceback_of, cause, trace)
     arguments = f"env {env_id}: {request} raised {texts[0]}", (env_id,), request, texts[1]
     error = EnvError(*arguments)
     # An instance of one of these would end a generator, or match an ``except*`` of Python 3.11.

@@ -39,6 +39,10 @@ def test_facts_outside_the_message_are_kept(way):
     assert (undecoded.object, undecoded.start) == (b"\xff", 0)
     assert str(undecoded).startswith("env 3: step raised UnicodeDecodeError")
     assert way(envs.SlotError("boom", code=9)).code == 9
+    noted = ValueError("boom")
+    noted.details = noted.text = "its own"
+    assert (type(way(noted).__cause__), way(noted).details) == (ValueError, "")
+    assert isinstance(way(noted), ValueError)
 
 
 def test_a_very_large_error_arrives_as_text():
