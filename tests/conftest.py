@@ -136,16 +136,16 @@ def pytest_pyfunc_call(pyfuncitem):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def helpers_of_multiprocessing(request):
+def helpers_of_multiprocessing():
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
     supervisor.SLOW_START = WATCHDOG  # no warning because the machine is busy
     with contextlib.suppress(ImportError):  # else every worker process that is forked imports it
         importlib.import_module("threadpoolctl").threadpool_info()
     mark_shared_memory()
     multiprocessing.resource_tracker.ensure_running()
-    if is_tier(request.config, "peers"):  # Stable-Baselines3's own processes; ours have their own
-        multiprocessing.set_forkserver_preload(["numpy", "gymnasium"])
-        multiprocessing.forkserver.ensure_running()
+    # For Stable-Baselines3's processes, and ours of one env; others have a server of their own.
+    multiprocessing.set_forkserver_preload(["numpy", "gymnasium"])
+    multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session", autouse=True)
