@@ -243,8 +243,8 @@ class Recovery:
 
     def errors(self) -> dict[int, EnvError]:
         """Return the errors of the envs that are being recreated."""
-        found = {i: failed.errors for i, failed in self.failed.items() if self.lost(i) is None}
-        return {i: errors[-1] for i, errors in found.items() if errors}
+        found = {i: one for i, one in self.failed.items() if one.why is not Why.LOST}
+        return {i: one.errors[-1] for i, one in found.items() if one.errors}
 
     def stop(self, i: int, error: EnvError | None, *, is_lost: bool) -> None:
         """Count this error of env ``i``, if any, whose request was cancelled, and renew the env.

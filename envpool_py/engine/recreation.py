@@ -125,7 +125,7 @@ class Recreation:
         if len(host.ids) == 1 or host.life is not Life.ENDED:
             return None
         env = int(self._flight.block.heartbeats[host.ids[0], 0])
-        return env - 1 if env > 0 else ~env if env else None
+        return abs(env) - 1 if env else None
 
     def _works(self, i: int) -> bool:
         """Whether an error of env ``i`` may be one of the moment: code and arguments may be right.
@@ -231,10 +231,11 @@ class Recreation:
         elif failed.phase is Phase.CONFIGURES:
             reply = self._flight.take_reply(failed.token)
             failure = reply if isinstance(reply, EnvError) else host.error_of(i)
-            if (culprit := self._ended_in_close(i)) is None:
+            env, *_, phase = self._flight.block.heartbeats[host.ids[0]].tolist()
+            if phase != CLOSING:
                 return self._try_again(i, failed, failure)
             # Else the process was killed because a session of a mate was cancelled.
-            if culprit == i and all(each.why is not Why.STOPPED for each in mates):
+            if abs(env) - 1 == i and all(each.why is not Why.STOPPED for each in mates):
                 cause = failure.message.partition("\n")[0].partition(": ")[2]
                 text = f"env {i}: close: {cause}; the env is recreated"
                 self._untold.append(partial(warn, text, RuntimeWarning))
@@ -250,13 +251,6 @@ class Recreation:
         for each in mates:
             each.phase, each.is_counted = Phase.STARTS, False
         return math.inf
-
-    def _ended_in_close(self, i: int) -> int | None:
-        """Return the env in whose ``close`` the process of env ``i`` has ended, or was killed."""
-        host, block = self._hosts.of(i), self._flight.block
-        env, *_, phase = block.heartbeats[host.ids[0]].tolist()
-        ended = isinstance(host, RemoteHost) and host.exit is not None
-        return abs(env) - 1 if ended and phase == CLOSING else None
 
     def _try_again(self, i: int, failed: Failed, failure: EnvError) -> float:
         """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""

@@ -357,7 +357,7 @@ class Supervisor:
         found = {host.ids[0] for host in self.hosts if len(host.ids) == 1}
         for host in self.hosts if self._block is not None else ():
             current = int(self._block.heartbeats[host.ids[0], 0])
-            found.add(current - 1 if current > 0 else ~current if current else host.ids[0])
+            found.add(abs(current) - 1 if current else host.ids[0])
         return found & ids
 
     def close(self) -> list[EnvError]:
