@@ -61,6 +61,7 @@ class _Batch(NamedTuple):
     truncated: NDArray[np.bool_]
     begins: NDArray[np.bool_]  # rows of resets that were sent
     ends: NDArray[np.bool_]
+    failed: NDArray[np.bool_]
 
 
 class AsyncCollector:
@@ -332,7 +333,8 @@ class AsyncCollector:
                 self._put_last(seen, ids, ends, infos)
             else:
                 ends[ends.copy()] = list(map(self.pool._inner.is_over, ids[ends].tolist()))
-        return _Batch(ids, obs, infos, seen, rewards, terminated, truncated, begins, ends)
+        failed = self.pool._inner.failed(ids)
+        return _Batch(ids, obs, infos, seen, rewards, terminated, truncated, begins, ends, failed)
 
     def _seen(self, obs: Any, infos: Iterable[dict[str, Any]]) -> list[Any]:
         """What is stored of a batch, per leaf."""
@@ -486,7 +488,7 @@ class AsyncCollector:
             truncated=ends[1],
             extras=extras,
             infos=tuple(seen[-1]) if self._keep_infos else (),
-            failed="env_error" in batch.infos[k],
+            failed=bool(batch.failed[k]),
         )
         self._finished_steps[env_id] += len(rewards)
         self.num_episodes += 1

@@ -243,16 +243,18 @@ class _Run:
         steps = self._length[ids] > 0
         for k, i in enumerate(ids.tolist()):
             self._total[i] = self._total[i] + rewards[k] if steps[k] else 0.0
-        lost = np.array([not self._raises and "env_error" in info for info in infos])
+        failed = self._pool._inner.failed(ids)
+        lost = failed & (not self._raises)
         for k in np.flatnonzero(lost).tolist():
             self._record(int(ids[k]), int(self._length[ids[k]]) - 1, infos[k]["env_error"])
         ends = (terminated | truncated) & steps & ~lost
         for k in np.flatnonzero(ends).tolist():
             i, info = int(ids[k]), infos[k]
-            is_final = "final_obs" in info  # of an env that was recreated, or of a custom worker
+            # Of an env that was recreated, or of a custom worker.
+            is_final = {"final_obs", "final_info"} <= info.keys()
             # A turn-based env goes on where one of its agents has ended.
             ends[k] = is_final or self._pool._inner.is_over(i)
-            if "env_error" in info:
+            if failed[k]:
                 self.reruns[self._task[i]] += 1
             elif ends[k]:
                 info = info["final_info"] if is_final else info

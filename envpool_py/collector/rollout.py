@@ -103,7 +103,7 @@ class RolloutBuffer(OpenRows):
         if self._rewards.ndim < rewards.ndim:
             self._rewards = widened(self._rewards, rewards.shape[1:])
         self._rewards[slots] = rewards
-        lost = ["env_error" in info for info in batch.infos[steps]]
+        lost = batch.failed[steps]
         self._flags[:, slots] = batch.terminated[steps] & ends, batch.truncated[steps] & ends, lost
         if self._keeps_infos:
             self._seen[-2].put(slots, batch.seen[-1][steps])

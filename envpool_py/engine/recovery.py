@@ -46,6 +46,7 @@ class Recovery:
         enabled: whether ``on_error="restart"``; else errors are raised.
         retries: whether a reset that failed is sent again; else the failure is its result.
         tracks: whether to call ``note_resets`` and ``returned``.
+        reported: the envs whose failure a row of the last batch has reported.
     """
 
     def __init__(self, flight: Flight, options: AllOptions) -> None:
@@ -57,6 +58,7 @@ class Recovery:
         self.enabled = options.recovery.on_error == "restart"
         self.tracks = self.enabled or recreation.fresh
         self.retries = True
+        self.reported: set[int] = set()
         # The resets in flight that the caller asked for, which are sent again if they fail.
         self._resets: dict[int, Request] = {}
         if self.enabled:
@@ -214,12 +216,15 @@ class Recovery:
         for i in completed:
             if i not in self.failed:
                 self.recreation.failures[i] = 0
+        self.reported = set()
         for i in ids.tolist() if self._resets or self.failed else ():
             self._resets.pop(i, None)
             failed = self.failed.get(i)
             if failed is not None and failed.request is not None:
                 if failed.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
                     self._states.state[i] = RESTARTED
+                if failed.why is Why.FAILED:
+                    self.reported.add(i)
                 del self.failed[i]
 
     # ------------------------------------------------------------------------------- for sessions

@@ -271,7 +271,8 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         """What each env renders; of a recreated one, until its reset, its last frame, or zeros."""
         self._check("render")
         rows = [info if isinstance(info, dict) else {} for info in self._rows[4]]
-        ids = [i for i, info in enumerate(rows) if "env_error" not in info or "final_obs" in info]
+        lost = ["env_error" in info and "final_obs" not in info for info in rows]
+        ids = np.flatnonzero(~(lost & self._rows[3])).tolist()  # an env may have such an info
         frames = dict(zip(ids, self.pool.render(ids), strict=True))
         for i in set(range(self.num_envs)).difference(ids):
             blank = np.zeros_like(next(iter(frames.values()), None))

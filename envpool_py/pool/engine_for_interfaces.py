@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.env_states import INTERRUPTED, STEPPING
@@ -72,6 +73,11 @@ class EngineForInterfaces:
     def is_over(self, i: int) -> bool:
         """Return whether the episode of env ``i``, which is not in flight, has ended."""
         return self._engine.flight.positions.of(i)[1]
+
+    def failed(self, ids: IdArray) -> NDArray[np.bool_]:
+        """Whether the rows of these envs in the last batch report failures; infos may seem to."""
+        reported = self._engine.recovery.reported
+        return np.array([i in reported for i in ids.tolist()], np.bool_)
 
     @contextlib.contextmanager
     def single_episodes(self, *, retries: bool) -> Iterator[None]:

@@ -292,6 +292,26 @@ def test_vector_rewards():
     assert repr(result) == "<Evaluation of 7 episodes>"
 
 
+class NamedEnv(envs.RandomEnv):
+    """Its infos have keys that a pool sets where an env has failed, or where an episode ends."""
+
+    def step(self, action):
+        *row, _ = super().step(action)
+        return (*row, {"env_error": None, "final_obs": None})
+
+
+@pytest.mark.parametrize(("mode", "on_failure"), paired(MODES, ["raise", "record"]))
+def test_an_info_with_a_key_of_the_pools_is_no_failure(mode, on_failure):
+    with DummyVectorEnv([NamedEnv] * 2, autoreset_mode=mode) as pool:
+        found = envpool_py.evaluate(pool, policy, tasks=TASKS, on_failure=on_failure)
+        assert equal([row[:4] for row in rows(found)], [row[:4] for row in by_hand(TASKS)])
+        assert not found.failed.any()
+        assert not found.reruns.any()
+        collector = AsyncCollector(pool, policy)
+        assert not collector.rollout(30).env_error.any()
+        assert not any(episode.failed for episode in collector.episodes(4))
+
+
 def test_what_is_in_flight_is_dropped():
     with DummyVectorEnv([envs.RandomEnv] * 3, wait_num=1) as pool:
         next(AsyncCollector(pool, policy).steps())
