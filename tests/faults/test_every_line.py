@@ -253,8 +253,18 @@ def fetch(cell, scene, fault):
     if cell.state == "dies":
         scene.await_end()
     if cell.call == "recv_async":
-        return lambda: asyncio.run(scene.pool.recv_async())
+        return lambda: asyncio.run(receive(scene))
     return getattr(scene.pool, cell.call)
+
+
+async def receive(scene):
+    """Return the next batch, and note an error that asyncio would log."""
+
+    def note(_, context):
+        scene.logged = context["exception"]
+
+    asyncio.get_running_loop().set_exception_handler(note)
+    return await scene.pool.recv_async()
 
 
 def reset(cell, scene, fault):
