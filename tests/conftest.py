@@ -63,8 +63,8 @@ of actors decides. The engine's own part, and that of an env's process, is the s
 
 SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")
 SLOW += ("tests/collector/test_collect.py", "tests/collector/test_linear.py", "tests/pettingzoo")
-SLOW += ("tests/envpool_face/test_faults.py", "tests/faults/test_imported_once.py")
-SLOW += ("tests/test_examples.py", "tests/test_hostile_files.py")
+SLOW += ("tests/faults/test_imported_once.py", "tests/test_examples.py")
+SLOW += ("tests/test_hostile_files.py",)
 FACE = ("as_async", "equal_to_sync", "faults", "wrappers")
 SLOW += tuple(f"tests/gymnasium_face/test_{name}.py" for name in FACE)
 """The files and folders whose tests take long together; single tests are marked."""
