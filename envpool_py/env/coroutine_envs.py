@@ -60,8 +60,10 @@ class _Loop(threading.Thread):
         self._calls.append(function)
         if self._woken_in != (turn := self._turn):
             empty = contextvars.Context()  # envs do not see the variables of this caller
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            try:  # no ``with``: it takes as long as all this
                 self.loop.call_soon_threadsafe(self._call_all, context=empty)
+            except RuntimeError:  # the loop has ended
+                return
             self._woken_in = turn  # an interrupt before this costs one wake-up more
 
     def _call_all(self) -> None:

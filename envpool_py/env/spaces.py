@@ -366,7 +366,9 @@ def _columns(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any] | None:
 
 def _checked(actions: Any, count: int) -> Any:
     """Return ``actions``; raise unless there is one per env."""
-    if isinstance(actions, (str, bytes, Mapping)) or not hasattr(actions, "__len__"):
+    is_wrong = isinstance(actions, (str, bytes)) or not hasattr(actions, "__len__")
+    # The test of a Mapping takes longer than the rest.
+    if is_wrong or (type(actions) is not list and isinstance(actions, Mapping)):
         got = type(actions).__name__
         raise TypeError(f"actions: expected {count} actions, one per env; got {got}")
     try:

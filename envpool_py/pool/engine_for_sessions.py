@@ -155,7 +155,6 @@ class EngineForSessions:
         return error
 
     def poll(self) -> tuple[float, dict[int, Any], Errors]:
-        self._pool._assert_open()  # noqa: SLF001
         engine, flight = self._engine, self._flight
         batch: StepResult | None = None
         found: dict[int, Any] = {}
@@ -174,9 +173,9 @@ class EngineForSessions:
         finally:
             flight.polls_since = self.frame = None
         if batch is not None:
-            obs, *columns, infos = batch
-            parts = [column if column.ndim > 1 else column.tolist() for column in columns]
-            rest = zip(*parts, infos, strict=True)
+            obs, reward, terminated, truncated, infos = batch
+            rewards = reward if reward.ndim > 1 else reward.tolist()
+            rest = zip(rewards, terminated.tolist(), truncated.tolist(), infos, strict=True)
             for k, i in enumerate(engine.batch_ids.tolist()):
                 found[i] = spaces.take(obs, k), *next(rest)
         return seconds, found, self._recovery.errors()

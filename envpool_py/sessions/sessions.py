@@ -136,8 +136,8 @@ class Sessions:
         # Those who wait for an env: for one of these, or any.
         self._waiters: dict[asyncio.Future[int], tuple[int, ...] | None] = {}
         self._pending: dict[int, asyncio.Future[Row]] = {}
-        # When to stop a request, and what it has not done then; "": it was cancelled before.
-        self._deadlines: dict[int, tuple[float, str]] = {}
+        # When to stop a request, its kind and timeout; kind "": it was cancelled before.
+        self._deadlines: dict[int, tuple[float, str, float]] = {}
         self._first_deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
@@ -345,7 +345,7 @@ class Sessions:
             self._calls.send_reset(i, **given)
         self._pending[i] = self._loop.create_future()
         if timeout is not None:
-            self._limit(i, timeout, f"did not end its {kind} within timeout={timeout} seconds")
+            self._limit(i, timeout, kind)
         if self._calls.steps_here:
             self._poll_at(0.0)
 
@@ -396,7 +396,7 @@ class Sessions:
         """Deliver what has arrived: in a callback, because a task would take one turn more."""
         try:
             if self._error is None:
-                self._poll_at(min(self._handle_results(), self._longest) + self._loop.time())
+                self._poll_at(self._handle_results())
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
             self._end(error)
 
@@ -411,11 +411,12 @@ class Sessions:
         self._timer = None
         self._poll()
 
-    def _limit(self, i: int, seconds: float, fact: str = "") -> None:
+    def _limit(self, i: int, seconds: float, kind: str = "") -> None:
         due = self._loop.time() + seconds
-        self._deadlines[i] = due, fact
-        self._first_deadline = min(self._first_deadline, due)
-        self._poll_at(due)
+        self._deadlines[i] = due, kind, seconds
+        if due < self._first_deadline:  # else the timer is early enough
+            self._first_deadline = due
+            self._poll_at(due)
 
     def _end(self, error: Exception) -> None:
         """Raise this error in all coroutines that wait, and in later calls."""
@@ -431,8 +432,8 @@ class Sessions:
                         each.set_exception(error)
 
     def _handle_results(self) -> float:
-        """Deliver results, stop what takes too long; return the seconds until the next call."""
-        seconds: float
+        """Deliver results, stop what takes too long; return the time of the next call."""
+        due: float
         seconds, found, lost = self._calls.poll()
         for i, result in found.items():
             self._deadlines.pop(i, None)
@@ -445,13 +446,14 @@ class Sessions:
                             waiter.set_exception(result)
                             break
                 self._free[i] = rests_until
-        for i in lost.keys() & self._pending.keys():
-            self._answer(i, lost[i])
+        for i, error in lost.items():
+            self._answer(i, error)
         now = self._loop.time()
         if now >= self._first_deadline:
             self._stop_late(now)
         self._distribute()
-        return min(seconds, self._first_deadline - now)
+        due = min(now + seconds, now + self._longest, self._first_deadline)
+        return due
 
     def _answer(self, i: int, result: Any) -> bool:
         """Set the result of the request of env ``i``, a row or an error; False: there is none."""
@@ -465,7 +467,11 @@ class Sessions:
 
     def _stop_late(self, now: float) -> None:
         """Stop requests that have not ended in time, or were cancelled and go on."""
-        late = {i: fact for i, (due, fact) in self._deadlines.items() if due <= now}
+        late = {
+            i: f"did not end its {kind} within timeout={seconds} seconds" if kind else ""
+            for i, (due, kind, seconds) in self._deadlines.items()
+            if due <= now
+        }
         self._calls.request_stacks([i for i, fact in late.items() if fact])
         for i, fact in late.items():
             del self._deadlines[i]
@@ -474,13 +480,15 @@ class Sessions:
                 self._limit(i, supervisor.GRACE)
             if error is not None:
                 self._answer(i, error)
-        self._first_deadline = min(self._deadlines.values(), default=(math.inf, ""))[0]
+        self._first_deadline = min(self._deadlines.values(), default=(math.inf,))[0]
         self._poll_at(0.0)
 
     def _distribute(self) -> None:
         """Give free envs to those who wait, the first to the first; recreate what was lost."""
-        in_vain = set[Any]()  # the ``ids`` of which none is free, so that others need not look
-        for waiter, ids in list(self._waiters.items()) if self._free else ():
+        if not self._free or not self._waiters:
+            return
+        in_vain: set[Any] = set()  # the ``ids`` of which none is free; others need not look
+        for waiter, ids in list(self._waiters.items()):
             if waiter.done() or ids in in_vain:
                 continue
             while (i := self._next_free(ids)) is not None:
