@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from envpool_py import ThreadVectorEnv
+from envpool_py.worker.host import Life
 from tests.support import broken, envs
 from tests.support.helpers import ROOT, wait_until, wait_until_blocked
 from tests.support.places import PLACES
@@ -79,8 +80,17 @@ def kill(pool, i):
 
 def expire(pool):
     """Have the next check for envs that hang find each that is in a request, however short."""
-    dog = pool.engine.hosts.supervisor.watchdog
+    supervisor, states = pool.engine.hosts.supervisor, pool.engine.states
+    dog = supervisor.watchdog
     find, limit = dog.find_overdue, dog.limit
+
+    def counted(host):
+        """Whether it has counted the messages whose rows are there: it does that after them."""
+        late = {*states.waiting().tolist()} - {*pool.engine.arrivals.ids().tolist()}
+        is_done = host.life is Life.RUNNING and late.isdisjoint(host.ids)
+        return not is_done or dog._heartbeats[host.ids[0], 2] >= host.sent
+
+    assert wait_until(lambda: all(map(counted, supervisor.hosts)))
 
     def find_all(sent):
         del dog.find_overdue
