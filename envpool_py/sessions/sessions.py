@@ -433,7 +433,6 @@ class Sessions:
 
     def _handle_results(self) -> float:
         """Deliver results, stop what takes too long; return the time of the next call."""
-        due: float
         seconds, found, lost = self._calls.poll()
         for i, result in found.items():
             self._deadlines.pop(i, None)
@@ -452,8 +451,7 @@ class Sessions:
         if now >= self._first_deadline:
             self._stop_late(now)
         self._distribute()
-        due = min(now + seconds, now + self._longest, self._first_deadline)
-        return due
+        return float(min(now + seconds, now + self._longest, self._first_deadline))
 
     def _answer(self, i: int, result: Any) -> bool:
         """Set the result of the request of env ``i``, a row or an error; False: there is none."""
@@ -467,13 +465,10 @@ class Sessions:
 
     def _stop_late(self, now: float) -> None:
         """Stop requests that have not ended in time, or were cancelled and go on."""
-        late = {
-            i: f"did not end its {kind} within timeout={seconds} seconds" if kind else ""
-            for i, (due, kind, seconds) in self._deadlines.items()
-            if due <= now
-        }
-        self._calls.request_stacks([i for i, fact in late.items() if fact])
-        for i, fact in late.items():
+        late = {i: limit for i, limit in self._deadlines.items() if limit[0] <= now}
+        self._calls.request_stacks([i for i, (_, kind, _) in late.items() if kind])
+        for i, (_, kind, seconds) in late.items():
+            fact = f"did not end its {kind} within timeout={seconds} seconds" if kind else ""
             del self._deadlines[i]
             error = self._calls.stop(i, fact, kill=not fact)
             if fact:
@@ -485,10 +480,8 @@ class Sessions:
 
     def _distribute(self) -> None:
         """Give free envs to those who wait, the first to the first; recreate what was lost."""
-        if not self._free or not self._waiters:
-            return
         in_vain: set[Any] = set()  # the ``ids`` of which none is free; others need not look
-        for waiter, ids in list(self._waiters.items()):
+        for waiter, ids in list(self._waiters.items()) if self._free else ():
             if waiter.done() or ids in in_vain:
                 continue
             while (i := self._next_free(ids)) is not None:
