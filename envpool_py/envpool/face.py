@@ -163,7 +163,7 @@ class EnvPool(PoolAdapter):
         env_id, infos = ids.astype(np.int32), batch[4]
         elapsed = self._elapsed[ids] + np.int32(1)
         info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}
-        elapsed[[k for k, one in enumerate(infos) if "is_reset" in one]] = 0
+        elapsed[[k for k, one in enumerate(infos) if one.get("is_reset") is True]] = 0
         info |= combine_rows(range(len(infos)), infos, len(infos))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
         result: TimeStep = self._result(tuple(batch[:4]), info, reset=reset)

@@ -62,7 +62,9 @@ class NormalizeReward(VectorEnvWrapper):
             self._returns = np.zeros((len(self._returns), *shape))
             rms = self.return_rms
             rms.mean, rms.var = np.full(shape, rms.mean), np.full(shape, rms.var)
-        is_reset = np.array(["is_reset" in info for info in infos], np.bool_)
+        # An env may have such an info, too.
+        told = [info.get("is_reset") is True for info in infos]
+        is_reset = np.array(told, np.bool_) & (reward == 0).all(tuple(range(1, reward.ndim)))
         self._returns[ids[is_reset]] = 0
         stepped = ids[~is_reset]
         self._returns[stepped] = self._returns[stepped] * self.gamma + reward[~is_reset]

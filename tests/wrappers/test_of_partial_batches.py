@@ -97,9 +97,11 @@ class PairEnv(RandomEnv):
         self.number = number
 
     def step(self, action):
-        obs, reward, *rest = super().step(action)
+        obs, reward, *flags, _ = super().step(action)
         pair = [reward, 3 * reward**2]
-        return obs, pair if self.number is None else pair[self.number], *rest
+        if self.number is None:
+            return obs, pair, *flags, {"is_reset": True}  # a key of its own
+        return obs, pair[self.number], *flags, {}
 
 
 def test_each_component_of_vector_rewards_is_normalised_by_itself():
