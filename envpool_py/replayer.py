@@ -35,6 +35,7 @@ from envpool_py.errors import (
     combine,
     warn,
 )
+from envpool_py.interrupts import suppressed
 from envpool_py.options import Backend
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
@@ -313,7 +314,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         env = self._envs[i]
         if env.life is not None:
             env.unconfirmed.clear()
-            self._inner.recreate(i, env.life)
+            with suppressed(EnvError):  # as in the run, of another env_fn
+                self._inner.recreate(i, env.life)
             env.life = None
 
     def _confirm(self, i: int) -> None:

@@ -214,6 +214,8 @@ class Recreation:
         if not one.is_answered:
             return math.inf
         if isinstance(reply := self._flight.take_reply(failed.token), EnvError):
+            if self._flight.recorder is not None:  # the env's next reset recreates it
+                self._flight.recorder.recreated([i], [one.request])
             return self._try_again(i, failed, reply)
         if "warnings" in reply:
             self._untold.append(partial(warn_of_rows, {i: reply}, set()))

@@ -182,13 +182,12 @@ class Executor:
         ``elsewhere``: raise ``RecycleDue`` where ``recycle`` is due. ``is_new``: the first reset is
         seeded as after a restart.
         """
-        self.env_id = env_id
-        if recreate:
+        self.env_id, self._root, self._restarts = env_id, root, restarts
+        self.position: Position = episode, over
+        if recreate:  # if that fails, the next reset tries it again
             self._recreate()
         self._options = options
-        self._root = root
-        self.position: Position = episode, over
-        self._restarts, self._is_new = restarts, restarts > 0 or is_new
+        self._is_new = restarts > 0 or is_new
         self._elsewhere = elsewhere
         if options.validate == ALWAYS:
             self.to_check |= {checks.ON_RESET, checks.ON_STEP}

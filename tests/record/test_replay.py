@@ -280,6 +280,27 @@ def test_recycled_and_swapped_envs_come_again(place, path):
     replay.close()
 
 
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_an_env_whose_restart_failed_is_recreated_by_its_reset(place, path):
+    down = path.with_name("down")
+
+    def make():
+        if down.exists():
+            raise ConnectionError
+        return envs.RandomEnv()
+
+    with PLACES[place]([make] * 3, record=path) as pool:
+        run = Run(pool)
+        run.reset(seed=1)
+        down.touch()
+        with pytest.raises(ConnectionError):
+            pool.restart([1])
+        down.unlink()
+        run.reset()
+        run.step([1, 1, 1])
+    check_replay(run, path, [make] * 3)
+
+
 class FailsAt(envs.CountEnv):
     """Fails once in a step or a reset, by the numbers of the episode and the step."""
 
