@@ -47,14 +47,17 @@ def wait_until(condition, seconds=60.0):
 
 
 def wait_until_blocked(thread):
-    """Wait until a thread stands still: in a call that blocks, whatever runs it in between.
+    """Wait until a thread stands still, in a call that blocks, whatever runs it in between; or ends.
 
     One that only waits for a core has another state.
     """
     stat, place, seen = Path(f"/proc/self/task/{thread.native_id}/stat"), None, 0
     while seen < 20:
-        frame = sys._current_frames()[thread.ident]
-        sleeps = stat.read_text().rpartition(")")[2].split()[0] == "S"
+        try:
+            frame = sys._current_frames()[thread.ident]
+            sleeps = stat.read_text().rpartition(")")[2].split()[0] == "S"
+        except (KeyError, FileNotFoundError, ProcessLookupError):  # it has ended
+            return
         here = id(frame), frame.f_lasti
         place, seen = here, seen + 1 if sleeps and here == place else 0
         time.sleep(0.005)
