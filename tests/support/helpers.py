@@ -47,7 +47,7 @@ def wait_until(condition, seconds=60.0):
 
 
 def wait_until_blocked(thread):
-    """Wait until a thread stands still, in a call that blocks, whoever runs it; or ends.
+    """Wait until a thread ends, or stands still: in a call that blocks, whatever runs it before.
 
     One that only waits for a core has another state.
     """
