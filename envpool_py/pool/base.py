@@ -28,7 +28,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.env_ids import IdArray, Ids, Selection
 from envpool_py.errors import EnvError, warn
-from envpool_py.interrupts import suppressed
+from envpool_py.interrupts import deferred, suppressed
 from envpool_py.options import AllOptions, EnvOptions, check_timeout, split
 from envpool_py.pool import arguments, call_guard, engine_for_sessions, frame_grid
 from envpool_py.pool.arguments import Options
@@ -117,7 +117,8 @@ class BaseVectorEnv:
             if hosts.supervisor is not None:
                 warn_of_torch(len(hosts.supervisor.hosts))
                 # At exit, just before the supervisor's own finalizer, which ends the processes.
-                Finalize(self, _note_exit, [weakref.ref(self)], exitpriority=11)
+                with deferred():  # one that is half made prints a traceback when the pool is freed
+                    Finalize(self, _note_exit, [weakref.ref(self)], exitpriority=11)
             self.is_closed = self._is_freed = False
         except BaseException:
             self.is_closed = self._is_freed = True

@@ -17,10 +17,12 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 
 import envpool_py
 from envpool_py import BaseVectorEnv, EnvError, interrupts
+from envpool_py.pool import base
 from envpool_py.worker import DummyEnvWorker, ShmemEnvWorker
 from envpool_py.worker.supervisor import Supervisor
 from tests.faults.helpers import (
     BROKEN,
+    FNS,
     goes_on,
     handling,
     raising,
@@ -437,3 +439,17 @@ def test_a_second_call_is_refused(place, by, gates, beside):
         assert [info["env_id"] for info in batch[4]] == [1]
         assert pool.call("counts") == [(0, 1), (1, 1), (0, 1)]
         assert pool.step([0] * 3)[0][:, 2].tolist() == [1, 2, 1]
+
+
+def test_what_a_pool_does_at_exit_is_noted_whole(monkeypatch):
+    """Half of a Finalize prints a traceback when the pool is freed."""
+
+    def interrupted(*args, **options):
+        signal.raise_signal(signal.SIGUSR1)
+        made.append(plain(*args, **options))
+
+    made, plain = [], base.Finalize
+    monkeypatch.setattr(base, "Finalize", interrupted)
+    with handling(signal.SIGUSR1, raising(InterruptedError)), pytest.raises(InterruptedError):
+        PLACES["thread"](FNS)
+    assert len(made) == 1
