@@ -37,6 +37,9 @@ from envpool_py.worker.supervisor import MAKES_WITHIN
 _LOGGER = logging.getLogger("envpool_py")
 # Between the text of the first failure and that of a later one, in the error of one row.
 _THEN = "\n\nthen: "
+# Seconds after which ``run`` starts no other process before its next call: an event loop that
+# polls is not held while many are forked.
+_SLICE = 5e-3
 
 
 class Recreation:
@@ -142,8 +145,12 @@ class Recreation:
 
     def run(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
+        ends = time.monotonic() + _SLICE
         for i, failed in list(self.failed.items()):
             if failed.request is not None and failed.phase is not Phase.READY:
+                if time.monotonic() > ends:
+                    left = 0.0
+                    break
                 with interrupts.deferred():
                     try:
                         wait = self._go_on(i, failed)

@@ -14,8 +14,9 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
+from envpool_py.engine import recreation
 from envpool_py.worker import supervisor
-from tests.faults.helpers import expire
+from tests.faults.helpers import expire, kill
 from tests.sessions.helpers import (
     GO,
     MODES,
@@ -136,6 +137,45 @@ async def test_the_step_timeout_of_the_pool(tmp_path):
                 await step
         async with sessions.open() as env:
             await env.step(GO)
+
+
+@pytest.mark.parametrize("door", ["sessions", "recv_async"])
+async def test_the_loop_turns_while_many_processes_are_restarted(door, tmp_path, monkeypatch):
+    turn, restarted = 0, []
+
+    def restart_slowly(*args):
+        restarted.append(turn)
+        restart(*args)
+        time.sleep(2 * recreation._SLICE)
+
+    def count():
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count)
+
+    restart, loop = supervisor.Supervisor.restart, asyncio.get_running_loop()
+    monkeypatch.setattr(supervisor.Supervisor, "restart", restart_slowly)
+    num_envs = 16
+    options = {"on_error": "restart", "restart_backoff": 1e-9}
+    with blocking("shmem-fork", tmp_path, num_envs, **options) as pool:
+        pool.reset()
+        async with contextlib.AsyncExitStack() as stack:
+            if door == "sessions":
+                sessions = await stack.enter_async_context(pool.sessions())
+                opened = [await sessions.open() for _ in range(num_envs)]
+                results = asyncio.gather(
+                    *(each.step(BLOCK) for each in opened), return_exceptions=True
+                )
+            else:
+                pool.send([BLOCK] * num_envs)
+                results = asyncio.ensure_future(pool.recv_async())
+            await until(lambda: blocks(tmp_path, num_envs))
+            for i in range(num_envs):
+                kill(pool, i)
+            count()
+            await results
+            await until(lambda: len(restarted) == num_envs)
+    assert max(map(restarted.count, restarted)) <= num_envs // 2
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-caller"])
