@@ -48,7 +48,7 @@ class Call:
         hold: bool = False,
     ) -> None:
         self._flight = flight
-        self._note: Callable[[Sequence[int]], object] | None = None
+        self._note: Callable[..., object] | None = None
         if observed and flight.recorder is not None:
             self._note = flight.recorder.asks(ids.tolist(), requests)
         tokens = flight.states.tokens | ASK
@@ -65,13 +65,14 @@ class Call:
 
     def send(self) -> None:
         """Send the requests. If this raises, call ``cancel``."""
-        self._is_open = True
-        for one in self._asked.values():
-            one.since = time.monotonic()
-        self._flight.asked |= self._asked
-        self._flight.states.held = self._hold
-        for send in self._messages:
-            send()
+        with self._flight.recorded():
+            self._is_open = True
+            for one in self._asked.values():
+                one.since = time.monotonic()
+            self._flight.asked |= self._asked
+            self._flight.states.held = self._hold
+            for send in self._messages:
+                send()
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Return the replies.
@@ -84,25 +85,22 @@ class Call:
         flight, begun, left = self._flight, time.monotonic(), timeout
         while missing := self.missing:
             if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
-                self.cancel(late=True)
+                self.cancel()
                 raise TimeoutError(f"no reply after {timeout} seconds")
             flight.advance(1, left, missing)
             flight.take_replies()
-        replies = {token & ID_MASK: flight.take_reply(token) for token in self._asked}
-        errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
-        good: dict[int, Any] = {i: r for i, r in replies.items() if not isinstance(r, EnvError)}
+        with flight.recorded():
+            replies = {token & ID_MASK: flight.take_reply(token) for token in self._asked}
+            failed = {i: reply for i, reply in replies.items() if isinstance(reply, EnvError)}
+            self._end(failed)
+        good: dict[int, Any] = {i: reply for i, reply in replies.items() if i not in failed}
         warn_of_rows(good, set())
-        error = combine(errors) if errors else None
-        self._end(() if error is None else error.env_ids)
-        if error is not None:
-            raise error
+        if failed:
+            raise combine(list(failed.values()))
         return [reply["reply"] for reply in good.values()]
 
-    def cancel(self, *, late: bool = False) -> None:
-        """Drop the missing replies; do nothing if the call has ended.
-
-        After a timeout (``late``) a request that a worker process still carries out has not failed.
-        """
+    def cancel(self) -> None:
+        """Drop the missing replies; do nothing if the call has ended."""
         flight = self._flight
         if not self._is_open:
             return
@@ -112,13 +110,13 @@ class Call:
             missing = self.missing
             # Of all: the value of a reply that has arrived may still be unread in the socket.
             flight.states.tokens[[token & ID_MASK for token in self._asked]] += GENERATION
-            carried_out = flight.hosts.cancel(missing)
-            self._end(missing - carried_out if late else missing)
+            self._end(missing, missing - flight.hosts.cancel(missing))
 
-    def _end(self, failed: Collection[int]) -> None:
+    def _end(self, failed: Collection[int], dropped: Collection[int] = ()) -> None:
+        """End the call; ``dropped``: of the ``failed``, the envs that did not begin it."""
         for token in self._asked:
             self._flight.forget_asked(token)
         self._flight.states.held = False
         self._is_open = False
         if self._note is not None:
-            self._note(list(failed))
+            self._note(failed, dropped)

@@ -20,9 +20,11 @@ Guarantees:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -111,6 +113,8 @@ class Flight:
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
         awaiting: the task of the event loop that waits, or waited last; of open sessions a future.
         recorder: records every request and every result; None without ``record=``.
+        recorded: the block in which requests without a row are sent and end; with a recorder it
+            defers interrupts, and so does ``send``: the record then has what the envs were sent.
         recovery: handles failed envs.
     """
 
@@ -123,6 +127,7 @@ class Flight:
         self.arrivals = Arrivals(self.states)
         self.asked: dict[int, Asked] = {}
         self.recorder: RecordWriter | None = None
+        self.recorded: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         self.closed = False
         self.unsettled: IdArray | None = None
         self.polls_since: float | None = None

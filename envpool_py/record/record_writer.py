@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,20 +122,19 @@ class RecordWriter:
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]
-    ) -> Callable[[Sequence[int]], object] | None:
-        """Check requests without a row; the result is called with the envs that failed.
+    ) -> Callable[..., object] | None:
+        """Check requests without a row; the result, ``write(failed, dropped)``, is called later.
 
-        If the requests may change an env, they are written then. A request that timed out in the
-        caller has not failed if a process still carries it out. A request that was interrupted has
-        failed.
+        If the requests may change an env, they are written then, but for those of envs that
+        ``dropped`` them. Those that ``failed`` have raised, or their replies are not awaited.
         """
         if not requests or not KINDS[requests[0].kind].recorded:
             return None
-        entries = _entries(ids, requests)
+        entries = dict(zip(ids, _entries(ids, requests), strict=True))
 
-        def write(failed: Sequence[int]) -> None:
-            pairs = zip(ids, entries, strict=True)
-            self._write(file_format.ASKED, ids, [(*entry, i in failed) for i, entry in pairs])
+        def write(failed: Collection[int] = (), dropped: Collection[int] = ()) -> None:
+            begun = [i for i in ids if i not in dropped]
+            self._write(file_format.ASKED, begun, [(*entries[i], i in failed) for i in begun])
 
         return write
 

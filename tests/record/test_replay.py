@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import signal
 
 import numpy as np
 import pytest
@@ -208,6 +209,38 @@ def test_a_cancelled_step(place, backend, path):
         run.reset([1])  # goes on with the stream, which the step has moved or not
         run.step([1, 1, 1])
     check_replay(run, path, RANDOM, backend=backend)
+
+
+@pytest.mark.parametrize("place", ["dummy", "thread", "shmem-fork-caller"])
+@pytest.mark.parametrize("at", ["step", "set_env_attr", "end"])
+def test_an_interrupt_between_a_request_and_its_record(at, place, path, monkeypatch):
+    def interrupt():
+        signal.raise_signal(signal.SIGINT)
+
+    def write(*args):
+        interrupt()
+        done(*args)
+
+    with repeated(path, place) as run:
+        pool, flight = run.pool, run.pool.engine.flight
+        run.reset(seed=7)
+        calls = {"step": lambda: pool.step([1, 2, 3])}
+        if at == "end":
+            done = flight.recorder._write
+            monkeypatch.setattr(flight.recorder, "_write", write)
+        else:
+            name = "prepare_tokens" if at == "step" else "prepare_requests"
+            messages = getattr(flight.hosts, name)
+            monkeypatch.setattr(
+                flight.hosts, name, lambda *args, **kw: [interrupt, *messages(*args, **kw)]
+            )
+        with pytest.raises(KeyboardInterrupt):
+            calls.get(at, lambda: pool.set_env_attr("state", np.full(3, 50.0)))()
+        monkeypatch.undo()
+        if at != "step":
+            run.step([1, 1, 1])
+        run.reset()  # goes on with the stream, which the step has moved or not
+        run.drive(5)
 
 
 @pytest.mark.parametrize(
