@@ -38,10 +38,7 @@ class _Deferral:
         self._is_over = False
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        is_copy = self._pid != os.getpid()
-        if is_copy and signum == signal.SIGINT:
-            return  # a worker process that is not in its own process group yet
-        if is_copy or self._is_over:
+        if self._is_over or self._pid != os.getpid():
             self.handlers[signum](signum, frame)
         else:
             self._noted.append(signum)
@@ -101,6 +98,20 @@ def deferred() -> Iterator[None]:
     finally:
         _deferrals.clear()
         deferral.end()
+
+
+@contextlib.contextmanager
+def kept_from_children(method: str) -> Iterator[None]:
+    """Block SIGINT, which a terminal sends to all, for processes that start in the block."""
+    if method != "fork":
+        from multiprocessing import resource_tracker  # noqa: PLC0415 - as few programs need it
+
+        resource_tracker.ensure_running()  # its start unblocks SIGINT
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -120,9 +120,7 @@ class RecordWriter:
         facts = [{name: request.kwargs[name] for name in names} for request in requests]
         self._write(file_format.RECREATED, ids, facts)
 
-    def asks(
-        self, ids: Sequence[int], requests: Sequence[Request]
-    ) -> Callable[..., object] | None:
+    def asks(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[..., object] | None:
         """Check requests without a row; the result, ``write(failed, dropped)``, is called later.
 
         If the requests may change an env, they are written then, but for those of envs that

@@ -119,7 +119,8 @@ class Context(context.ForkServerContext):
         with _lock, interrupts.deferred():  # an interrupt would leave a server without a pid
             os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, threads, names])
             try:
-                self._server.ensure_running()
+                with interrupts.kept_from_children("forkserver"):
+                    self._server.ensure_running()
             finally:
                 del os.environ[_VARIABLE]
         try:

@@ -77,7 +77,8 @@ class ProcessHost(RemoteHost):
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
                 daemon=False,
             )
-            self.process.start()
+            with interrupts.kept_from_children(method):
+                self.process.start()
             if self.shared.stacks < 0:
                 file_descriptors.claim(self._stacks.fd)
             try:

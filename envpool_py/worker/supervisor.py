@@ -152,8 +152,8 @@ class Supervisor:
     def starting(self, *, warn_of_forks: bool) -> Iterator[None]:
         """Defer signals while processes start; issue Python's warning about forks at most once.
 
-        An interrupt during a fork would be lost in callbacks, or reach a child that does not have
-        its own process group yet. Python 3.12 warns of every fork in a program with threads.
+        An interrupt during a fork would be lost in callbacks. Python 3.12 warns of every fork in a
+        program with threads.
         """
         threads = self._options.threads_per_process
         with interrupts.deferred(), warnings.catch_warnings(record=True) as caught:

@@ -72,6 +72,8 @@ def main(
 ) -> None:
     """Run worker process ``number``; ``env_fns``, pickled or not, make the envs ``ids``."""
     os.setpgid(0, 0)  # why: see the invariants of ``process_host``
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # drops one that came before ``setpgid``
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # Python's default, under fork too

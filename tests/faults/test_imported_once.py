@@ -85,6 +85,8 @@ assert importing not in children()
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
 def test_a_module_is_imported_once_for_all_processes_and_restarts(context, tmp_path):
     module = """
+import signal, sys
+sys.argv[1] == "fork" or signal.raise_signal(signal.SIGINT)  # as Ctrl-C does in a terminal
 class Env(CountEnv):
     def __init__(self, render_mode=None):
         super().__init__(0)

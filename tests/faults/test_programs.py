@@ -78,10 +78,12 @@ SIGPIPE = """
 
     if __name__ == "__main__":
         main()
+    else:
+        signal.raise_signal(signal.SIGINT)  # as Ctrl-C in a terminal, while a process starts
 """
 
 
-def test_sigpipe_at_its_default_does_not_end_the_program_when_a_process_dies(tmp_path):
+def test_sigpipe_at_its_default_and_ctrl_c_do_not_end_the_program_or_a_process(tmp_path):
     done = run_script(tmp_path, SIGPIPE)
     assert (done.stdout, done.returncode) == ("ended\n", 0), done.stderr
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from envpool_py import interrupts
-from envpool_py.interrupts import deferred, is_interrupt, ordinary
+from envpool_py.interrupts import deferred, is_interrupt, kept_from_children, ordinary
 from tests.faults.helpers import HANDLERS, handling, raising
 from tests.support.helpers import Helper
 
@@ -118,7 +118,8 @@ def test_a_block_in_another_thread_does_nothing(calls):
 
 def test_a_forked_child_handles_its_signals_at_once(calls):
     """Ctrl-C excepted: the terminal sends it to the whole group, the program too."""
-    with handling(signal.SIGINT, raising(KeyboardInterrupt)), deferred():
+    interrupt = handling(signal.SIGINT, raising(KeyboardInterrupt))
+    with interrupt, deferred(), kept_from_children("fork"):
         pid = os.fork()
         if pid == 0:
             status = 0
