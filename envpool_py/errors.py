@@ -41,6 +41,7 @@ class EnvError(Exception):
 
     finished: Any = None
     _original: type[Exception] | None = None  # the other base class, see make_error
+    with_traceback = Exception.with_traceback  # not that of the other base class
 
     def __init__(
         self,

@@ -147,10 +147,11 @@ def env_error(
         trace = cause.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
             trace = trace.tb_next
-        cause = cause.with_traceback(trace)
+        cause = BaseException.with_traceback(cause, trace)
         texts = _description_of(cause), partial(_traceback_of, cause, trace)
     arguments = f"env {env_id}: {request} raised {texts[0]}", (env_id,), request, texts[1]
     error = EnvError(*arguments)
+    error.__cause__ = cause
     # An instance of one of these would end a generator, or match an ``except*`` of Python 3.11.
     unmixed = StopIteration, StopAsyncIteration, getattr(builtins, "BaseExceptionGroup", ())
     if isinstance(cause, Exception) and not isinstance(cause, (EnvError, *unmixed)):
@@ -158,8 +159,7 @@ def env_error(
         with suppressed():
             mixed = make_error(type(cause), *arguments)
             adopt(mixed, cause)
-            error = mixed
-    error.__cause__ = cause
+            mixed.__cause__, error = cause, mixed
     return error
 
 

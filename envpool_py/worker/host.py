@@ -179,9 +179,9 @@ class RemoteHost(ABC):
 
     def start(self, deadline: float) -> None:
         """Start it and return while it makes its envs, until ``deadline``; OSError if it fails."""
+        self._launch()  # if it fails, ``exit`` says as before why it has ended
         self.exit, self.is_cut_off, self.sent, self.unmade = None, False, 0, set(self.ids)
         self.closed: dict[int, EnvError | None] = {}
-        self._launch()
         self.deadline, self.life = deadline, Life.STARTING  # NEW | ENDED -> STARTING
 
     @property

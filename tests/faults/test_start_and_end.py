@@ -243,6 +243,15 @@ def test_a_limit_on_open_files():
         r"cannot start worker process \d of \d; raise `ulimit -n`, or pass a smaller num_processes"
     )
     assert any(re.search(text, shown) for shown in refused)
+    with place(FNS) as pool:
+        helpers.kill(pool, 1)
+        free = sorted({*range(200)} - {*descriptors()})
+        with helpers.limited(resource.RLIMIT_NOFILE, free[4]), pytest.raises(OSError, match="open"):
+            pool.restart([1])
+        with pytest.raises(
+            WorkerDiedError, match="env 1: the worker process was killed by SIGKILL"
+        ):
+            pool.call("pid")
 
 
 def test_shared_memory_is_refused():

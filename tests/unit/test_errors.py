@@ -54,14 +54,25 @@ def test_a_very_large_error_arrives_as_text():
     assert isinstance(here(large), KeyError)
 
 
-class NoTextError(Exception):
+class OddError(Exception):
+    __cause__ = property()
+
     def __str__(self):
         raise ZeroDivisionError
 
+    with_traceback = __str__
+
 
 @BOTH
-def test_an_error_whose_text_raises(way):
-    assert "NoTextError (its __str__ raises)" in str(way(NoTextError()))
+def test_an_error_whose_methods_raise(way):
+    error = way(OddError()).with_traceback(None)
+    assert "OddError (its __str__ raises)" in str(error)
+    assert type(error.__cause__) is OddError
+
+
+def test_no_method_of_the_other_class_is_called_when_the_error_is_raised():
+    kind = type("Odd", (ValueError,), {"with_traceback": None})
+    assert isinstance(here(kind()).with_traceback(None), kind)
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
