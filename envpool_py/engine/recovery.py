@@ -7,7 +7,7 @@ This is decided here and nowhere else:
 2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
    of the new env writes (truncated, with the last observation); a reset by itself. An env that
    failed while idle gets such a request when the caller sends it the next one.
-3. ``recreation`` recreates the env, and sends the request. It keeps the error until then.
+3. ``recreation`` recreates the env, and sends the request.
 4. The row is returned as any other row, and ``returned`` drops the ``Failed``.
 
 So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``

@@ -37,8 +37,8 @@ from envpool_py.worker.supervisor import MAKES_WITHIN
 _LOGGER = logging.getLogger("envpool_py")
 # Between the text of the first failure and that of a later one, in the error of one row.
 _THEN = "\n\nthen: "
-# Seconds after which ``run`` starts no other process before its next call: an event loop that
-# polls is not held while many are forked.
+# Seconds after which ``run`` leaves the other envs to its next call: an event loop that polls is
+# not held while many processes are forked.
 _SLICE = 5e-3
 
 

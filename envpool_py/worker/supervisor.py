@@ -105,7 +105,7 @@ class Supervisor:
     ) -> None:
         self.context = self._adopt_context(context)
         self._servers: list[Context] = []
-        # Not the user's own subclass of multiprocessing's context.
+        # One process would share nothing; a user's own subclass of the context stays.
         if num_processes > 1 and type(self.context).__name__ == "ForkServerContext":
             self.context = self._server()
         self._pid = os.getpid()
