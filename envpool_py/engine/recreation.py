@@ -39,7 +39,7 @@ _LOGGER = logging.getLogger("envpool_py")
 _THEN = "\n\nthen: "
 # Seconds after which ``run`` leaves the other envs to its next call: an event loop that polls is
 # not held while many processes are forked.
-_SLICE = 5e-3
+_TURN = 5e-3
 
 
 class Recreation:
@@ -145,7 +145,7 @@ class Recreation:
 
     def run(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
-        ends = time.monotonic() + _SLICE
+        ends = time.monotonic() + _TURN
         for i, failed in list(self.failed.items()):
             if failed.request is not None and failed.phase is not Phase.READY:
                 if time.monotonic() > ends:
