@@ -8,7 +8,6 @@ where lines that belong together run within ``deferred``.
 from __future__ import annotations
 
 import contextlib
-import dis
 import importlib
 import inspect
 import itertools
@@ -115,30 +114,14 @@ def kept_from_children(method: str) -> Iterator[None]:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether a signal handler raised this exception, Python's own for Ctrl-C included."""
-    return isinstance(error, KeyboardInterrupt) or _is_of_handler(error)
-
-
-def is_signal(error: BaseException) -> bool:
-    """As ``is_interrupt``, except for a KeyboardInterrupt that code has raised by ``raise``.
-
-    Python's own handler is written in C: it raises at whatever instruction runs.
-    """
-    if not isinstance(error, KeyboardInterrupt) or _is_of_handler(error):
-        return is_interrupt(error)
-    last: Any = error.__traceback__
-    while last.tb_next is not None:
-        last = last.tb_next
-    return last.tb_frame.f_code.co_code[last.tb_lasti] != dis.opmap["RAISE_VARARGS"]  # type: ignore[no-any-return]
-
-
-def _is_of_handler(error: BaseException) -> bool:
-    """Whether a handler that is written in Python has raised this exception.
+    """Whether a signal handler raised this exception; any KeyboardInterrupt counts as one.
 
     A frame of the traceback is that of a handler if it got a signal and the frame below it, which
     the signal has interrupted. So a handler need not be installed any more. One that has deleted
     its arguments is recognised while it is installed.
     """
+    if isinstance(error, KeyboardInterrupt):
+        return True
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     deferred_ones = (deferral.handlers.values() for deferral in _deferrals)
     handlers = itertools.chain(map(_getsignal, _SIGNALS), *deferred_ones)

@@ -56,10 +56,6 @@ SLICE = 150e-6
 _LOGGER = logging.getLogger("envpool_py")
 
 
-def _has_more(request: Request) -> bool:
-    return bool(request.kwargs or request.error or request.single)
-
-
 class NotYet(Exception):  # noqa: N818 - no error
     """Raised in place of a wait: look again after ``seconds``, or when something has arrived."""
 
@@ -153,7 +149,7 @@ class Flight:
             requests = None if requests is None else [requests[k] for k in left]
         if self.recorder is not None:
             self.recorder.requests(live.ids, requests)
-        if state == RESETTING and not any(map(_has_more, requests or ())):
+        if state == RESETTING and not any(r.kwargs or r.error or r.single for r in requests or ()):
             requests = None  # plain resets are sent as their tokens
         tokens = self.states.tokens
         if requests is not None:

@@ -25,7 +25,7 @@ from envpool_py.env.failures import env_error
 from envpool_py.env.request import ASK, ID_MASK, Request
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.errors import EnvError
-from envpool_py.interrupts import is_interrupt, is_signal
+from envpool_py.interrupts import is_interrupt
 from envpool_py.worker.host import Life, Send
 
 
@@ -161,7 +161,7 @@ class InlineHost:
             try:
                 executor.close()
             except BaseException as error:  # the others must be closed as well
-                if is_signal(error):
+                if is_interrupt(error):
                     raise
                 errors.append(env_error(error, i, "close"))
         self._executors, self._requests = {}, {}
