@@ -1,22 +1,16 @@
-"""Runs the programs of a page, the blocks of Python without prompts, in a process of their own."""
+"""Runs the programs of a page, the blocks of Python without prompts, in this process."""
 
 import re
+import runpy
+import sys
 
-from tests.support.helpers import ROOT, run_python
+from tests.support.helpers import ROOT
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAVED_AS = re.compile(r"Save this as `(\w+\.py)`")
 
 ELSEWHERE = ("docs/coming_from.md", "docs/ray.md")
 """Pages whose programs have a test in another folder."""
-
-RUN_ALL = """
-import runpy, sys
-examples, *paths = sys.argv[1:]
-sys.path[:0] = ["", examples]
-for path in paths:
-    runpy.run_path(path, run_name="__main__")
-"""
 
 
 def pages():
@@ -41,12 +35,20 @@ SHORTER = {"docs/sb3.md": ("2_048", "512"), "docs/tutorial.md": ("8_192", "512")
 """The number of steps that a program learns, and a smaller one."""
 
 
-def run(page, folder):
-    """Run the programs of a page in their order, in this folder; return what they print."""
-    names, (steps, fewer) = [], SHORTER.get(page, ("", ""))
+def run(page, folder, monkeypatch):
+    """Run the programs of a page in their order, in this folder; forget what they import of it."""
+    steps, fewer = SHORTER.get(page, ("", ""))
+    monkeypatch.chdir(folder)
+    for place in (ROOT / "examples", folder):
+        monkeypatch.syspath_prepend(place)
+    monkeypatch.setenv("MPLCONFIGDIR", str(folder))
+    paths = []
     for name, code in programs(ROOT / page):
-        (folder / name).write_text(code.replace(steps, fewer), encoding="utf-8")
-        names.append(name)
-    # Numba, which Tianshou imports, would compile for a minute.
-    env = {"MPLCONFIGDIR": str(folder), "NUMBA_DISABLE_JIT": "1"}
-    return run_python("-c", RUN_ALL, ROOT / "examples", *names, cwd=folder, env=env)
+        paths.append(folder / name)
+        paths[-1].write_text(code.replace(steps, fewer), encoding="utf-8")
+    try:
+        for path in paths:
+            runpy.run_path(str(path), run_name="__main__")
+    finally:
+        for path in paths:
+            sys.modules.pop(path.stem, None)

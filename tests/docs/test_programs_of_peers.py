@@ -12,6 +12,7 @@ OF_PEERS = (
     "docs/observations.md",
     "docs/pettingzoo.md",
     "docs/sb3.md",
+    "docs/tianshou.md",
     "docs/tutorial.md",
 )
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -21,9 +22,10 @@ nbclient.execute(nbformat.read(sys.argv[1], 4), timeout=150, kernel_name="python
 """
 
 
+@pytest.mark.filterwarnings("default")  # as for a user
 @pytest.mark.parametrize("page", OF_PEERS)
-def test_the_programs_run(page, tmp_path):
-    run(page, tmp_path)
+def test_the_programs_run(page, tmp_path, monkeypatch):
+    run(page, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -193,7 +193,10 @@ def each_moment(call, files=("",), *, opcodes=0, visits=10**9, kind=KeyboardInte
 
     def trace(frame, event, arg):  # noqa: ARG001 - of a tracer
         nonlocal left
-        if not frame.f_code.co_filename.startswith(counted) or os.getpid() != pid:
+        if os.getpid() != pid:  # a process that was forked meanwhile
+            sys.settrace(None)
+            return None
+        if not frame.f_code.co_filename.startswith(counted):
             return None
         if frame.f_code.co_name in without:
             return None

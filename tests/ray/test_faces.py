@@ -13,7 +13,7 @@ from envpool_py.cli import main
 from envpool_py.collector import load
 from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import PoolVecEnv
-from tests.docs.programs import run
+from tests.docs.programs import programs
 from tests.pettingzoo.envs import MeadowEnv
 from tests.support.episodes import check_by_hand
 from tests.support.helpers import ROOT, run_python
@@ -68,7 +68,9 @@ def test_collect_on_the_command_line(tmp_path):
 
 
 def test_the_program_of_the_page_runs(tmp_path):
-    run("docs/ray.md", tmp_path)
+    for name, code in programs(ROOT / "docs" / "ray.md"):
+        (tmp_path / name).write_text(code)
+        run_python(name, cwd=tmp_path)
 
 
 def test_the_example_shows_the_nodes_and_the_speed():
