@@ -19,10 +19,10 @@ from envpool_py.record import file_format
 from tests.cli import parts
 from tests.cli.parts import COUNT
 from tests.support.envs import CountEnv, FaultEnv
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, forget
 from tests.support.places import PLACES
 
-PAGE = (ROOT / "docs/commands.md").read_text().replace(" \\\n    ", " ")
+PAGE = (ROOT / "docs/commands.md").read_text()
 CORRIDOR = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
 SHORTER = {"tune": "--seconds 0.2", "bench": "--seconds 0.02 --repeats 1 --policy-us 0"}
 BAD_INPUT = re.compile(
@@ -39,13 +39,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
-    for name, module in [*sys.modules.items()]:
-        if str(tmp_path) in str(getattr(module, "__file__", "")):
-            del sys.modules[name]
+    forget(tmp_path, tmp_path / "own package", ROOT / "examples")
 
 
-def test_the_transcripts_of_the_docs(folder, cli, caplog):
-    blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+def play(page, cli, caplog):
+    """Type what a page types; all that it shows is shown."""
+    blocks = re.findall(r"```console\n(.*?)```", page.replace(" \\\n    ", " "), re.DOTALL)
     for transcript in [each for block in blocks for each in block.split("$ envpool-py")[1:]]:
         line, *expected = transcript.splitlines()
         name = next(iter(line.split()), "")
@@ -57,7 +56,7 @@ def test_the_transcripts_of_the_docs(folder, cli, caplog):
         if typed or name == "timeline":  # the debugger reads stdin; matplotlib keeps fonts open
             program = [sys.executable, "-m", "envpool_py", *shlex.split(words)]
             environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-            options = {"input": "\n".join(typed), "capture_output": True, "text": True}
+            options = {"input": "\n".join([*typed, "q"]), "capture_output": True, "text": True}
             done = subprocess.run(program, env=environ, check=False, timeout=170, **options)
             ended, shown = done.returncode, done.stdout + done.stderr
         else:
@@ -65,8 +64,17 @@ def test_the_transcripts_of_the_docs(folder, cli, caplog):
             shown = out + err + caplog.text
         assert ended == status, shown
         shown = WHICH.sub("", shown)
-        for text in (WHICH.sub("", each) for each in expected):
+        for text in (WHICH.sub("", each).rstrip(" │") for each in expected):
             assert text.startswith("(Pdb) ") or ": about" in text or text in shown, (line, shown)
+
+
+def test_the_crash_of_readme_is_real(folder, cli, caplog):
+    (folder / "examples").symlink_to(ROOT / "examples")
+    play((ROOT / "README.md").read_text(), cli, caplog)
+
+
+def test_the_transcripts_of_the_docs(folder, cli, caplog):
+    play(PAGE, cli, caplog)
     written = {path.suffix for path in folder.iterdir() if path.is_file()}
     assert written == {".py", ".png", ".record"}
     assert (folder / "timeline.png").read_bytes().startswith(b"\x89PNG")

@@ -2,9 +2,8 @@
 
 import re
 import runpy
-import sys
 
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, forget
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAVED_AS = re.compile(r"Save this as `(\w+\.py)`")
@@ -36,11 +35,12 @@ SHORTER = {"docs/sb3.md": ("2_048", "512"), "docs/tutorial.md": ("8_192", "512")
 
 
 def run(page, folder, monkeypatch):
-    """Run the programs of a page in their order, in this folder; forget what they import of it."""
+    """Run the programs of a page in their order, in this folder; forget what they import there."""
     steps, fewer = SHORTER.get(page, ("", ""))
     monkeypatch.chdir(folder)
-    for place in (ROOT / "examples", folder):
-        monkeypatch.syspath_prepend(place)
+    folders = ROOT / "examples", folder
+    for each in folders:
+        monkeypatch.syspath_prepend(each)
     monkeypatch.setenv("MPLCONFIGDIR", str(folder))
     paths = []
     for name, code in programs(ROOT / page):
@@ -50,5 +50,4 @@ def run(page, folder, monkeypatch):
         for path in paths:
             runpy.run_path(str(path), run_name="__main__")
     finally:
-        for path in paths:
-            sys.modules.pop(path.stem, None)
+        forget(*folders)

@@ -36,6 +36,13 @@ def run_python(*args, cwd=None, env=None, quiet=False, timeout=280):
     return done.stdout
 
 
+def forget(*folders):
+    """Forget what was imported from files of these folders."""
+    for name, module in [*sys.modules.items()]:
+        if Path(getattr(module, "__file__", None) or "/").parent in folders:
+            del sys.modules[name]
+
+
 def wait_until(condition, seconds=60.0):
     """Poll until a condition holds; return whether it came to hold in time."""
     limit = time.monotonic() + seconds
