@@ -12,7 +12,7 @@ from envpool_py.seeding import of_episode
 from tests.faults.helpers import MODES, RESTART, kill
 from tests.pettingzoo.by_hand import AECByHand, drive, pick, row_of
 from tests.pettingzoo.envs import BURNS, PlainMeadowEnv, TableEnv
-from tests.support.places import PLACES
+from tests.support.places import PLACES, paired
 from tests.support.reference import alike as same
 
 pytestmark = pytest.mark.slow
@@ -35,9 +35,10 @@ def make_table():
     return PettingZooEnv(TableEnv())
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize(("mode", "seeds"), [*((mode, False) for mode in MODES), (None, True)])
-def test_a_terminated_agent_ends_no_episode(restarts, mode, seeds):
+@pytest.mark.parametrize(
+    ("mode", "seeds", "restarts"), paired([*MODES, None], [False] * 3 + [True], [False, True])
+)
+def test_a_terminated_agent_ends_no_episode(mode, seeds, restarts):
     """The schedule of seeds goes on where it was."""
     schedules = [functools.partial(of_episode, SEED + i) for i in range(3)]
     hands = [AECByHand(TableEnv(), mode, seeds=schedule) for schedule in schedules]

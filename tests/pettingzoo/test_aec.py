@@ -26,13 +26,14 @@ TURNS = [
     ("shmem", "sisl/multiwalker-v9", None, 110),
     ("dummy", KAZ, None, 150),
     ("shmem", "meadow", None, 90),
-    *((place, "table", mode, 50) for place in ("dummy", "shmem") for mode in MODES),
+    *zip(("dummy", "shmem", "shmem"), ["table"] * 3, MODES, [50] * 3, strict=True),
     ("dummy", "own_outside", None, 50),
     ("dummy", "own_inside", None, 50),
 ]
 
 
-SKIPPED = [turn for turn in TURNS if turn[1] in (KAZ, "classic/tictactoe-v3", "meadow", "table")]
+SKIPPED = [turn for turn in TURNS if turn[1] in (KAZ, "classic/tictactoe-v3", "meadow")]
+SKIPPED += zip(("shmem", "dummy", "dummy"), ["table"] * 3, MODES, [50] * 3, strict=True)
 DEAD = [*((*turn, "caller") for turn in TURNS), *((*turn, "skip") for turn in SKIPPED)]
 
 

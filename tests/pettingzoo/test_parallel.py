@@ -24,7 +24,7 @@ ROUNDS = [
     ("shmem", KAZ, "same_step", 70),
     ("shmem", "ghosts", "same_step", 30),
     ("dummy", "own_converted", None, 30),
-    *((place, "meadow", mode, 30) for place in ("dummy", "shmem") for mode in MODES),
+    *zip(("shmem", "dummy", "shmem"), ["meadow"] * 3, MODES, [30] * 3, strict=True),
 ]
 
 
