@@ -16,7 +16,7 @@ from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import SubprocVecEnv
 from tests.faults.helpers import MODES, RESTART
 from tests.support import envs
-from tests.support.episodes import CELLS, FEW, SEED, SUBJECTS, equal, random_policy, rows_of
+from tests.support.episodes import CELLS, SEED, SUBJECTS, equal, random_policy, rows_of
 from tests.support.places import PLACES, QUICK, paired
 
 T = 7
@@ -71,9 +71,7 @@ def check(rollout, by_hand, num_steps=T):
     return rollout
 
 
-@pytest.mark.parametrize(
-    ("name", "columns", "autoreset_mode"), [cell for cell in CELLS if cell[0] in FEW]
-)
+@pytest.mark.parametrize(("name", "columns", "autoreset_mode"), CELLS)
 def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, autoreset_mode):
     env_fns = [partial(SUBJECTS[name], tag) for tag in range(2)]
     pool = DummyVectorEnv(env_fns, wait_num=1, columns=columns, autoreset_mode=autoreset_mode)

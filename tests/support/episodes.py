@@ -11,17 +11,17 @@ from tests.support.places import paired
 
 SEED = 7
 UNDECLARED = ("alike", "ragged", "card", "object")
+KINDS = ("discrete", "box-scalar", "nested", "text", "sequence", "mixed")
 SUBJECTS = {
-    **{name: partial(envs.SpaceEnv, name=name) for name in envs.KINDS},
+    **{name: partial(envs.SpaceEnv, name=name) for name in KINDS},
     **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
     "vectors": partial(envs.VectorRewardEnv, length=3),
 }
+"""Those whose values are stored in different ways."""
+
 CELLS = paired([*SUBJECTS], [False], MODES)
 CELLS += [(name, True, mode) for name in ("nested", "mixed") for mode in MODES]
 """A subject, whether its observations are columns, and a mode of autoreset."""
-
-FEW = ("discrete", "box-scalar", "nested", "text", "sequence", "mixed", *UNDECLARED, "vectors")
-"""The subjects whose values are stored in different ways."""
 
 
 def random_policy(pool):
