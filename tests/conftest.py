@@ -55,8 +55,7 @@ PEERS += tuple(f"tests/pettingzoo/test_{name}.py" for name in ("multi_agent_vec_
 PettingZoo's other tests need none of them."""
 
 RAY = ("tests/ray", "tests/backends/test_matrix.py")
-RAY += tuple(f"tests/pool/test_{name}.py" for name in ("calls", "recv_async", "rows", "stats"))
-RAY += ("tests/pool/test_worker_calls.py",)
+RAY += tuple(f"tests/pool/test_{name}.py" for name in ("recv_async", "stats", "worker_calls"))
 RAY += tuple(f"tests/sessions/test_{name}.py" for name in ("cancels", "chaos", "sessions"))
 """The files and folders whose tests, all or those of any backend, run on Ray too: what the code
 of actors decides. The engine's own part, and that of an env's process, is the same everywhere."""
