@@ -137,8 +137,9 @@ def test_every_setting_is_measured_for_real():
     found, settings = Results(), [each._replace(num_envs=4) for each in (SHMEM, CALLER, DUMMY)]
     # So that no setting is left out on a slow machine.
     common = CALLERS, carry_out, ENV_FN, 8.0, itertools.count().__next__
-    list(tune.try_settings(found, settings, *common))
+    # The fifth, the best again, is not measured.
+    list(itertools.islice(tune.try_settings(found, settings, *common), 5))
     assert found.errors == {}
     assert set(settings) <= set(found.measured)
-    assert any(each.wait_num for each in found.measured)
+    assert [bool(each.wait_num) for each in found.measured] == [False] * 3 + [True]
     assert all(found.rate(each, caller) > 0 for each in settings for caller in CALLERS)
