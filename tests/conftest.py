@@ -155,6 +155,16 @@ def logs_of_peers(tmp_path_factory):
         yield
 
 
+def lasting(look):
+    """Return what it sees, once that is nothing or is no longer waited for.
+
+    A machine that is busy takes long for what else is done at once: only a leak waits to the end.
+    """
+    found = []
+    wait_until(lambda: found.append(look()) or not found[-1], PATIENCE)
+    return found[-1]
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(helpers_of_multiprocessing, request):
     """Check that the test leaves no process, no descriptor, no thread and no shared memory."""
@@ -170,21 +180,20 @@ def nothing_left(helpers_of_multiprocessing, request):
     gc.collect()
     multiprocessing.active_children()  # reaps
     processes, fds, shm, threads = before
-    # A machine that is busy takes long for what else is done at once: only a leak waits to the end.
-    wait_until(lambda: children() <= processes, PATIENCE)
-    wait_until(lambda: len(descriptors()) <= len(fds), PATIENCE)
-    wait_until(lambda: shared_memory() <= shm, PATIENCE)
-    wait_until(lambda: set(threading.enumerate()) <= threads, PATIENCE)
-    left = children() - processes
+
+    def opened():
+        now = descriptors()
+        return len(now) > len(fds) and {fd: now[fd] for fd in now if fds.get(fd) != now[fd]}
+
+    left = lasting(lambda: children() - processes)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):  # it is the fork server's
             os.waitpid(pid, 0)
     assert not left, f"child processes are left: {left}"
-    opened = {fd: what for fd, what in descriptors().items() if fds.get(fd) != what}
-    assert len(descriptors()) <= len(fds), f"descriptors are left open: {opened}"
-    assert shared_memory() <= shm, f"/dev/shm holds {shared_memory() - shm}"
-    alive = set(threading.enumerate()) - threads
+    assert not lasting(opened), f"descriptors are left open: {opened()}"
+    assert not lasting(lambda: shared_memory() - shm), f"/dev/shm holds {shared_memory() - shm}"
+    alive = lasting(lambda: set(threading.enumerate()) - threads)
     assert not alive, f"threads are left: {alive}"
 
 
