@@ -53,10 +53,6 @@ class BrokenEnv(envs.FaultEnv):
         del self.action_space
         self.asked = None
 
-    @property
-    def read_only(self):
-        return self.tag
-
     def observe(self):
         return np.array([self.tag, self.episode, self.t], np.float32)
 
@@ -65,8 +61,6 @@ class BrokenEnv(envs.FaultEnv):
         if hasattr(self, f"do_{name}"):
             getattr(self, f"do_{name}")(argument)
         row = super().step(name)
-        if name == "size":
-            return *row[:4], {"array": np.full(int(argument), self.tag, np.uint8)}
         if name == "bell":
             return *row[:4], {"bell": Bell()}
         if isinstance(action, np.ndarray):
