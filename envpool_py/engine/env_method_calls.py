@@ -48,7 +48,7 @@ class Call:
         hold: bool = False,
     ) -> None:
         self._flight = flight
-        self._note: Callable[..., object] | None = None
+        self._note: Callable[..., object] = lambda *_: None
         if observed and flight.recorder is not None:
             self._note = flight.recorder.asks(ids.tolist(), requests)
         tokens = flight.states.tokens | ASK
@@ -118,5 +118,4 @@ class Call:
             self._flight.forget_asked(token)
         self._flight.states.held = False
         self._is_open = False
-        if self._note is not None:
-            self._note(failed, dropped)
+        self._note(failed, dropped)

@@ -80,8 +80,8 @@ class RequestedRestarts:
         if len(usable):
             ask(self._flight, usable, [request_of[i] for i in usable.tolist()])
         rest = np.setdiff1d(ids, usable).tolist()
-        if recorder is not None and (note := recorder.asks(rest, [request_of[i] for i in rest])):
-            note()
+        if recorder is not None:
+            recorder.asks(rest, [request_of[i] for i in rest])()
         for i, env_fn in fns.items():
             if supervisor is not None:
                 supervisor.set_env_fn(i, env_fn)

@@ -120,14 +120,14 @@ class RecordWriter:
         facts = [{name: request.kwargs[name] for name in names} for request in requests]
         self._write(file_format.RECREATED, ids, facts)
 
-    def asks(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[..., object] | None:
+    def asks(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[..., object]:
         """Check requests without a row; the result, ``write(failed, dropped)``, is called later.
 
         If the requests may change an env, they are written then, but for those of envs that
         ``dropped`` them. Those that ``failed`` have raised, or their replies are not awaited.
         """
         if not requests or not KINDS[requests[0].kind].recorded:
-            return None
+            return lambda *_: None
         entries = dict(zip(ids, _entries(ids, requests), strict=True))
 
         def write(failed: Collection[int] = (), dropped: Collection[int] = ()) -> None:
