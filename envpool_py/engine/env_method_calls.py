@@ -89,9 +89,9 @@ class Call:
                 raise TimeoutError(f"no reply after {timeout} seconds")
             flight.advance(1, left, missing)
             flight.take_replies()
+        replies = {token & ID_MASK: flight.take_reply(token) for token in self._asked}
+        failed = {i: reply for i, reply in replies.items() if isinstance(reply, EnvError)}
         with flight.recorded():
-            replies = {token & ID_MASK: flight.take_reply(token) for token in self._asked}
-            failed = {i: reply for i, reply in replies.items() if isinstance(reply, EnvError)}
             self._end(failed)
         good: dict[int, Any] = {i: reply for i, reply in replies.items() if i not in failed}
         warn_of_rows(good, set())
@@ -107,10 +107,10 @@ class Call:
         with interrupts.deferred():
             flight.settle()
             flight.take_replies()
-            missing = self.missing
+            missing, asked = self.missing, [token & ID_MASK for token in self._asked]
             # Of all: the value of a reply that has arrived may still be unread in the socket.
-            flight.states.tokens[[token & ID_MASK for token in self._asked]] += GENERATION
-            self._end(missing, missing - flight.hosts.cancel(missing))
+            flight.states.tokens[asked] += GENERATION
+            self._end(asked, missing - flight.hosts.cancel(missing))
 
     def _end(self, failed: Collection[int], dropped: Collection[int] = ()) -> None:
         """End the call; ``dropped``: of the ``failed``, the envs that did not begin it."""

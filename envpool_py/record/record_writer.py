@@ -124,7 +124,7 @@ class RecordWriter:
         """Check requests without a row; the result, ``write(failed, dropped)``, is called later.
 
         If the requests may change an env, they are written then, but for those of envs that
-        ``dropped`` them. Those that ``failed`` have raised, or their replies are not awaited.
+        ``dropped`` them. Those that ``failed`` have raised, or nobody has seen their reply.
         """
         if not requests or not KINDS[requests[0].kind].recorded:
             return lambda *_: None

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from envpool_py.worker import DummyEnvWorker
 from tests.faults.helpers import MODES
 from tests.record.runs import RANDOM, Run, failing
 from tests.support import envs
-from tests.support.helpers import descriptors
+from tests.support.helpers import descriptors, wait_until
 from tests.support.places import PLACES, paired
 from tests.support.reference import same
 
@@ -241,6 +242,38 @@ def test_an_interrupt_between_a_request_and_its_record(at, place, path, monkeypa
             run.step([1, 1, 1])
         run.reset()  # goes on with the stream, which the step has moved or not
         run.drive(5)
+
+
+class WaitingEnv(envs.RandomEnv):
+    """Its method raises at once in env 0; in the others it waits for a file."""
+
+    def work(self, path):
+        if self.tag == 0:
+            raise LookupError
+        wait_until(Path(path).exists)
+        self.np_random.random()
+
+
+@pytest.mark.parametrize("place", ["thread", "shmem-fork"])
+def test_a_call_that_is_interrupted_when_one_env_has_raised(place, path, monkeypatch):
+    go = path.with_name("go")
+
+    def take():
+        done()
+        if any(one.is_answered for one in flight.asked.values()):
+            go.touch()
+            signal.raise_signal(signal.SIGINT)
+
+    fns = [functools.partial(WaitingEnv, tag) for tag in range(3)]
+    with repeated(path, place, fns) as run:
+        run.reset(seed=7)
+        flight = run.pool.engine.flight
+        done = flight.take_replies
+        monkeypatch.setattr(flight, "take_replies", take)
+        with pytest.raises(KeyboardInterrupt):
+            run.pool.call("work", str(go))
+        monkeypatch.undo()
+        run.step([1, 1, 1])
 
 
 @pytest.mark.parametrize(
