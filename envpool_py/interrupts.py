@@ -101,9 +101,9 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_from_children(method: str) -> Iterator[None]:
-    """Block SIGINT, which a terminal sends to all, for processes that start in the block."""
+    """Start processes with SIGINT blocked: a terminal sends it to all. Workers unblock it."""
     if method != "fork":
-        from multiprocessing import resource_tracker  # noqa: PLC0415 - as few programs need it
+        from multiprocessing import resource_tracker  # noqa: PLC0415 - few programs need it
 
         resource_tracker.ensure_running()  # its start unblocks SIGINT
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])

@@ -289,7 +289,7 @@ class Engine:
     def record(self, path: Path, header: Mapping[str, Any]) -> None:
         with interrupts.deferred():  # else a file might have no writer
             self.flight.recorder = RecordWriter(self.block, path, header)
-            if all(host.measures for host in self.hosts.local):  # they call no `send` of users
+            if all(host.measures for host in self.hosts.local):  # else `send` is code of users
                 self.flight.recorded = interrupts.deferred
                 self.flight.send = interrupts.deferred()(self.flight.send)  # type: ignore[method-assign]
             self.batches.keep_last()  # as a replay does: a lost step repeats the observation
