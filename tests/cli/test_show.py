@@ -35,11 +35,12 @@ def test_a_reset_is_no_step(mode, tmp_path, cli):
     assert json.loads(cli(f"show {path} --json -").out)["steps"] == 9
 
 
-@pytest.mark.parametrize(("fault", "processes"), [("value", 3), ("os._exit", 1)])
-def test_restarts_are_those_that_collect_counts(fault, processes, tmp_path, cli):
+@pytest.mark.parametrize("fault", ["value", "os._exit"])
+def test_restarts_are_those_that_collect_counts(fault, tmp_path, cli):
     path = tmp_path / "a.record"
     env = f"tests.cli.parts:failing --env-kwarg fault={fault}"
-    limits = f"--num-envs 3 --episodes 12 --num-processes {processes} --seed 1"
+    # One env: of others, a restart might be under way at the end, or not be reported yet.
+    limits = "--num-envs 1 --episodes 8 --num-processes 1 --seed 1"
     ended = cli(f"collect {env} {limits} --on-error restart --record {path} --out {tmp_path}/a")
     assert ended.status == 0
     found = json.loads(cli(f"show {path} --json -").out)
