@@ -42,7 +42,7 @@ class States:
         tokens: int64 ``(num_envs,)``: the current token of each env.
         num_in_flight: the number of envs in flight.
         dead: the envs whose process has ended, and that no restart brings back.
-        recreated: the envs that were recreated after their row had arrived, which is in flight.
+        recreated_in_flight: the envs that were recreated after their row, in flight, had arrived.
         death_of: returns a new error that says how the process of an env ended.
         held: whether a request without a row is in flight; meanwhile no env accepts a request.
         unread: envs in flight whose result has arrived, but was not returned: the error of another
@@ -58,7 +58,7 @@ class States:
         self.num_in_flight = 0
         self.held = False
         self.dead: set[int] = set()
-        self.recreated: set[int] = set()
+        self.recreated_in_flight: set[int] = set()
         self.unread: set[int] = set()
         # When requests were sent or returned, in nanoseconds, and of which envs, in turn. A log,
         # because each batch adds to it (0.1 µs; to store 64 times took 3 µs), and few read it. Its
@@ -151,9 +151,10 @@ class States:
                 self._condense_log()
         if self.unread:
             self.unread.difference_update(envs.ids.tolist())
-        if stale := self.recreated and self.recreated.intersection(envs.ids.tolist()):
+        if self.recreated_in_flight:
+            stale = self.recreated_in_flight.intersection(envs.ids.tolist())
             self.state[list(stale)] = NEVER_RESET
-            self.recreated -= stale
+            self.recreated_in_flight -= stale
         if self.dead:
             self.state[[i for i in envs.ids.tolist() if i in self.dead]] = DEAD
 
@@ -161,7 +162,7 @@ class States:
         """Cancel the requests of these envs: they need a reset, and late results are stale."""
         self.tokens[ids] += GENERATION
         self.state[ids] = INTERRUPTED
-        self.recreated.difference_update(ids.tolist())
+        self.recreated_in_flight.difference_update(ids.tolist())
         if self.dead:
             self.state[[i for i in ids.tolist() if i in self.dead]] = DEAD
         self.recount()
@@ -184,7 +185,7 @@ class States:
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = NEVER_RESET
         elif not has_request:
-            self.recreated.add(i)
+            self.recreated_in_flight.add(i)
 
     def mark_as_reset(self) -> None:
         """Let envs that were never reset accept a step."""

@@ -84,7 +84,7 @@ class Recovering(Protocol):
         self, errors: Mapping[int, EnvError], batch: IdArray | None = None
     ) -> dict[int, EnvError]: ...
 
-    def lost(self, i: int) -> EnvError | None: ...
+    def lost_error(self, i: int) -> EnvError | None: ...
 
     def death_of(self, i: int, *, is_counted: bool) -> EnvError: ...
 
@@ -362,7 +362,7 @@ class Flight:
                 i = ids.item(k)
                 token = self.states.tokens.item(i)
                 kind = "reset" if self.states.state.item(i) == RESETTING else "step"
-                found = self.recovery.lost(i)
+                found = self.recovery.lost_error(i)
                 if found is None:
                     found = self.hosts.of(i).item(token, kind)
                 if isinstance(found, EnvError):

@@ -1,6 +1,6 @@
 """What becomes of the errors of envs: each is raised, or its env is recreated and reports it.
 
-This is decided here and nowhere else:
+This is decided here; if an env cannot be recreated, by ``Recreation._try_again``, by the same rule:
 
 1. The process of an env ends, or an env raises in place of its row: ``take`` decides whether to
    raise the error or to recreate the env, and when; ``failed.delay`` has the rule.
@@ -42,7 +42,7 @@ class Recovery:
     """Decides what becomes of the errors of envs.
 
     Attributes:
-        recreation: recreates the envs. ``failed``, ``run``, ``lost``, ``death_of``: its own.
+        recreation: recreates the envs. ``failed``, ``run``, ``lost_error``, ``death_of``: its own.
         enabled: whether ``on_error="restart"``; else errors are raised.
         retries: whether a reset that failed is sent again; else the failure is its result.
         tracks: whether to call ``note_resets`` and ``returned``.
@@ -54,7 +54,7 @@ class Recovery:
         self._env_options = options.env
         self.recreation = recreation = Recreation(flight, options)
         self.failed, self.run = recreation.failed, recreation.run
-        self.lost, self.death_of = recreation.lost, recreation.death_of
+        self.lost_error, self.death_of = recreation.lost_error, recreation.death_of
         self.enabled = options.recovery.on_error == "restart"
         self.tracks = self.enabled or recreation.fresh
         self.retries = True
@@ -81,8 +81,8 @@ class Recovery:
         raised: dict[int, EnvError] = {}
         with interrupts.deferred():
             for i, error in errors.items():
-                is_lost = self.lost(i) is not None
-                in_flight = batch is not None or (not is_lost and self._ends_request(i, error))
+                is_lost = self.lost_error(i) is not None
+                in_flight = batch is not None or (not is_lost and self._make_result(i, error))
                 if is_lost or not self._recreates(i, error, in_flight=in_flight):
                     raised[i] = error
                     if is_lost and batch is not None:
@@ -102,8 +102,8 @@ class Recovery:
             states.unread.update(i for i in batch.tolist() if i not in {**errors, **raised})
         return raised
 
-    def _ends_request(self, i: int, error: EnvError) -> bool:
-        """Whether env ``i`` is in flight and this error of its process is the result."""
+    def _make_result(self, i: int, error: EnvError) -> bool:
+        """Make this error the result of env ``i``; False: it is idle, or its row has arrived."""
         state = self._states.state[i]
         if state not in (STEPPING, RESETTING) or i in self._flight.arrivals.ids():
             return False
@@ -191,7 +191,7 @@ class Recovery:
             for i, request in requests.items():
                 self.failed[i].request = request
                 if self.failed[i].phase is Phase.READY:
-                    self.recreation.send(i, self.failed[i])
+                    self.recreation.send_replacement(i, self.failed[i])
 
     def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None:
         """Drop the requests of these envs; some had failed, see ``errors``.
@@ -200,7 +200,7 @@ class Recovery:
         """
         for i in ids:
             self._resets.pop(i, None)
-            if self.lost(i) is not None:
+            if self.lost_error(i) is not None:
                 self._end_lost(i)
             elif i in self.failed:
                 self.failed[i].request = None

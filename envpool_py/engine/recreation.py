@@ -80,7 +80,7 @@ class Recreation:
         self.failed[i] = Failed([error], why=Why.LOST, phase=Phase.READY)
         self._flight.publish_error(i)
 
-    def lost(self, i: int) -> EnvError | None:
+    def lost_error(self, i: int) -> EnvError | None:
         """Return the error that the row of env ``i`` raises, if that is decided."""
         failed = self.failed.get(i)
         return failed.errors[-1] if failed is not None and failed.why is Why.LOST else None
@@ -137,7 +137,7 @@ class Recreation:
         """
         others = (j for j, failures in enumerate(self.failures) if j != i and not failures)
         begun = (j for j in others if self._states.state[j] == RESETTING)
-        return self.any_works() or any(self.lost(j) is None for j in begun)
+        return self.any_works() or any(self.lost_error(j) is None for j in begun)
 
     def any_works(self) -> bool:
         """Whether any env has ever completed a reset; else the code may be wrong."""
@@ -273,7 +273,7 @@ class Recreation:
                 return max(due - time.monotonic(), 1e-6)
         mates = [j for j in host.ids if j in self.failed and self.failed[j].why.is_requested]
         for j in {i, *mates} if failed.why.is_requested and host.life is not Life.RUNNING else {i}:
-            if self.lost(j) is None:
+            if self.lost_error(j) is None:
                 self.forget(j)
             else:
                 self.failed[j].phase = Phase.READY
@@ -306,7 +306,7 @@ class Recreation:
             flight.recorder.recreated([i], [request])
         failed.phase, failed.token = Phase.READY, -1  # that of the env's next call is the same
         if failed.request is not None:
-            self.send(i, failed)
+            self.send_replacement(i, failed)
         elif failed.why is Why.REQUESTED:
             self.forget(i)
         if failed.why.is_requested:
@@ -322,7 +322,7 @@ class Recreation:
                 with interrupts.suppressed():  # of a handler of the log
                     _LOGGER.warning(line)
 
-    def send(self, i: int, failed: Failed) -> None:
+    def send_replacement(self, i: int, failed: Failed) -> None:
         """Send env ``i``, which is recreated, its request, with the text of its errors."""
         text = ""
         if failed.why is Why.FAILED:

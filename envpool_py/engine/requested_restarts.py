@@ -33,7 +33,7 @@ class RequestedRestarts:
     def revive(self, ids: IdArray) -> None:
         """Recreate those of these envs whose process has ended, and those that sessions left."""
         self._flight.advance(0, 0.0, set())  # handles processes that have ended
-        lost = [i for i in self._states.unread if self._recreation.lost(i) is not None]
+        lost = [i for i in self._states.unread if self._recreation.lost_error(i) is not None]
         self._flight.cancel(ids[np.isin(ids, lost)])
         dead = ids[self._states.state[ids] == DEAD]
         failed = self._recreation.failed
