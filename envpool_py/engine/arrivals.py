@@ -17,14 +17,14 @@ _ID_MASK = np.int64(ID_MASK)  # faster than an int
 
 
 class Arrivals:
-    """The results that are not yet returned: ``chunks`` of their tokens as bytes, oldest first."""
+    """The results that are not yet returned; ``token_chunks``: their tokens, oldest first."""
 
     def __init__(self, states: States) -> None:
         self._states = states
-        self.chunks: list[bytes] = []
+        self.token_chunks: list[bytes] = []
 
     def tokens(self) -> NDArray[np.int64]:
-        data = b"".join(self.chunks)
+        data = b"".join(self.token_chunks)
         return np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
 
     def ids(self) -> IdArray:
@@ -36,7 +36,7 @@ class Arrivals:
 
     def valid_ids(self) -> IdArray | None:
         """Return the same as ``ids``, or None if anything but current results has arrived."""
-        data = b"".join(self.chunks)
+        data = b"".join(self.token_chunks)
         try:
             tokens = np.frombuffer(data, np.int64)
             ids = tokens & _ID_MASK
@@ -53,7 +53,7 @@ class Arrivals:
         Data that is no result (a newer generation, another id, a part of a token) is kept. Return
         whether anything was dropped.
         """
-        if sum(map(len, self.chunks)) % TOKEN_BYTES:
+        if sum(map(len, self.token_chunks)) % TOKEN_BYTES:
             return False
         tokens = self.tokens()
         ids = tokens & ID_MASK
@@ -61,16 +61,16 @@ class Arrivals:
         current = self._states.tokens.take(ids, mode="clip")
         kept = tokens[~known | (current <= tokens & ~(RESET | ASK))].tolist()
         listed = list(dict.fromkeys(kept))
-        self.chunks[:] = [np.array(listed, np.int64).tobytes()]
+        self.token_chunks[:] = [np.array(listed, np.int64).tobytes()]
         return len(listed) < len(tokens)
 
     def remove(self, ids: IdArray | list[int]) -> None:
         """Remove the results of these envs, which have all arrived."""
-        if sum(map(len, self.chunks)) == len(ids) * TOKEN_BYTES:
-            self.chunks.clear()
+        if sum(map(len, self.token_chunks)) == len(ids) * TOKEN_BYTES:
+            self.token_chunks.clear()
             return
         tokens = self.tokens()
-        self.chunks[:] = [tokens[~np.isin(tokens & ID_MASK, ids)].tobytes()]
+        self.token_chunks[:] = [tokens[~np.isin(tokens & ID_MASK, ids)].tobytes()]
 
     def replies(self) -> list[int]:
         """Return the tokens of the replies that have arrived."""
@@ -80,4 +80,4 @@ class Arrivals:
 
     def remove_replies(self, replies: list[int]) -> None:
         tokens = self.tokens()
-        self.chunks[:] = [tokens[~np.isin(tokens, replies)].tobytes()]
+        self.token_chunks[:] = [tokens[~np.isin(tokens, replies)].tobytes()]

@@ -79,7 +79,7 @@ class Engine:
         self.single = False
         self.all = Selection(np.arange(hosts.num_envs), is_whole=True)
         try:
-            self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
+            self.env_spaces = hosts.start(self.arrivals.token_chunks, flight.refuse_if_closed)
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
             self.block = hosts.make_block(spec._replace(measured=pool.measure))
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)

@@ -181,7 +181,7 @@ class Flight:
 
         Return the envs whose results have arrived, in the order of arrival.
         """
-        arrivals, chunks = self.arrivals, self.arrivals.chunks
+        arrivals, token_chunks = self.arrivals, self.arrivals.token_chunks
         wanted: set[int] | None = None
         if only is not None and self.states.num_in_flight != len(only):
             wanted = set(only.tolist())
@@ -189,7 +189,7 @@ class Flight:
             while True:
                 if self.asked:
                     self.take_replies()
-                missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
+                missing = goal - sum(map(len, token_chunks)) // TOKEN_BYTES
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
                     if self.closed:  # then the message that ends a sleep is among the results
@@ -223,11 +223,11 @@ class Flight:
         """
         if self.closed:
             self.refuse_if_closed()
-        chunks = self.arrivals.chunks
+        token_chunks = self.arrivals.token_chunks
         if self.recovery.failed:
-            count = len(chunks)
+            count = len(token_chunks)
             left = self.recovery.run(left)
-            if len(chunks) != count:
+            if len(token_chunks) != count:
                 return
         if self.hosts.local:
             (host,) = self.hosts.local  # there is never more than one
@@ -236,7 +236,7 @@ class Flight:
                 missing, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
             if self.unsettled is None:
                 self.unsettled = _NO_ENVS  # ``settle`` is to be called
-            if host.run(chunks, missing, seconds, wanted):
+            if host.run(token_chunks, missing, seconds, wanted):
                 if self.hosts.supervisor is None or not self.publish_early:
                     return
                 left = 0.0
@@ -248,7 +248,7 @@ class Flight:
             if supervisor.timed:
                 left = supervisor.timeout(left)
             spin_for = self.hosts.spin_for * (left != 0)
-            supervisor.poller.fetch(self.arrivals.chunks, spin_for, left)
+            supervisor.poller.fetch(self.arrivals.token_chunks, spin_for, left)
         if supervisor.poller.noticed or (supervisor.timed and not supervisor.timeout(None)):
             self.handle_ended_processes()
         if time.monotonic() > self._next_look:
@@ -261,14 +261,14 @@ class Flight:
 
         Return whether results have arrived, and the seconds until the next poll: ``longest``, or 1.
         """
-        before = b"".join(self.arrivals.chunks)
+        before = b"".join(self.arrivals.token_chunks)
         self.advance(missing, 0.0, wanted)
         if self.unsettled is _NO_ENVS:  # else an earlier call has left it
             self.unsettled = None
         left = self.recovery.run(min(longest, 1.0))
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.timeout(left)
-        return b"".join(self.arrivals.chunks) != before, 1.0 if left is None else left
+        return b"".join(self.arrivals.token_chunks) != before, 1.0 if left is None else left
 
     def _look(self) -> None:
         """Log the envs in worker processes that have no answer for long, each once.
@@ -327,7 +327,7 @@ class Flight:
     def settle(self) -> None:
         """After an interrupt, publish what envs here have finished; cancel the interrupted ones."""
         with interrupts.deferred():
-            lost = [i for host in self.hosts.local for i in host.settle(self.arrivals.chunks)]
+            lost = [i for host in self.hosts.local for i in host.settle(self.arrivals.token_chunks)]
             self.arrivals.drop_stale()  # also drops results that were published twice
             for i in lost:
                 self.drop_result(i)  # there is a token, but no row
@@ -423,7 +423,7 @@ class Flight:
                 self._take({late.env_id: late})
             for host in supervisor.hosts:
                 if host.reap():
-                    supervisor.poller.collect(self.arrivals.chunks)
+                    supervisor.poller.collect(self.arrivals.token_chunks)
                     self._take({i: self.recovery.death_of(i, is_counted=False) for i in host.ids})
             supervisor.poller.noticed = False
 
@@ -439,7 +439,7 @@ class Flight:
         """Let an error that recovery keeps arrive as the result of env ``i``."""
         self.drop_result(i)
         self.block.mark[i] = BESIDE
-        self.arrivals.chunks.append(pack_token(int(self.states.tokens[i])))
+        self.arrivals.token_chunks.append(pack_token(int(self.states.tokens[i])))
 
     def _kill_writers(self) -> None:
         """Kill every process with an env in flight, after data that is no result came in the pipe.
@@ -449,12 +449,12 @@ class Flight:
         supervisor = self.hosts.supervisor
         assert supervisor is not None  # noqa: S101 - only processes write tokens
         with interrupts.deferred():
-            self.arrivals.chunks.clear()
+            self.arrivals.token_chunks.clear()
             in_flight = self.states.in_flight()
             for local in self.hosts.local:  # their results were beside that data
                 done = set(local.ids).difference(token & ID_MASK for token in local.left())
                 ids = np.array([i for i in done if in_flight[i]], np.intp)
-                self.arrivals.chunks.append(self.states.tokens[ids].tobytes())
+                self.arrivals.token_chunks.append(self.states.tokens[ids].tobytes())
             asked = {token & ID_MASK for token in self.asked}
             for host in supervisor.hosts:
                 if in_flight[host.ids].any() or not asked.isdisjoint(host.ids):

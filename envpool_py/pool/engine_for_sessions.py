@@ -163,7 +163,7 @@ class EngineForSessions:
             has_arrived, seconds = flight.poll()
             if has_arrived and self.steps_here:
                 seconds = 0.0
-            if flight.arrivals.chunks:
+            if flight.arrivals.token_chunks:
                 ids = flight.wait(1, None, None)
                 batch = engine.deliver(Selection(ids), resets=False, apart=found)
                 flight.unsettled = None

@@ -96,11 +96,11 @@ class RemoteEnvWorker(BuiltinEnvWorker):
     def _reply_to(self, request: Request) -> Any:
         supervisor = self._started()
         host = supervisor.hosts[0]
-        chunks: list[bytes] = []
-        while self._token not in memoryview(b"".join(chunks)).cast("q"):
+        token_chunks: list[bytes] = []
+        while self._token not in memoryview(b"".join(token_chunks)).cast("q"):
             if host.reap():
                 raise host.error_of(0)
-            supervisor.poller.fetch(chunks, 0, None)
+            supervisor.poller.fetch(token_chunks, 0, None)
         result = host.item(self._token, request.kind)
         host.forget_item(self._token)
         if isinstance(result, EnvError):

@@ -130,7 +130,7 @@ class CustomWorkerHost(InlineHost):
         super()._send(tokens, requests)
 
     def run(
-        self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
+        self, token_chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> bool:
         waiting = {id(self._workers[token & ID_MASK]): token & ID_MASK for token in self.left()}
         workers = [self._workers[i] for i in waiting.values() if only is None or i in only]
@@ -138,7 +138,7 @@ class CustomWorkerHost(InlineHost):
             return False
         ready = type(workers[0]).wait(workers, min(limit, len(workers)), seconds)
         for worker in ready:  # one by one, in the order in which they are ready
-            super().run(chunks, 1, None, {waiting[id(worker)]})
+            super().run(token_chunks, 1, None, {waiting[id(worker)]})
         return True
 
     def cancel(self, ids: set[int]) -> set[int]:

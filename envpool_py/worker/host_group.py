@@ -76,7 +76,7 @@ class HostGroup:
             self.supervisor = make(env_fns, context, min(spread, first), options)
         self._make_local = partial(_make_local, base, first, workers)
 
-    def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
+    def start(self, token_chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
         """Make all envs and return their spaces; see ``Supervisor.await_started``."""
         supervisor = self.supervisor
         if supervisor is not None:  # first, so that they do not inherit descriptors of envs here
@@ -84,7 +84,7 @@ class HostGroup:
         self.local = self._make_local()
         found: dict[int, EnvSpaces] = {}
         if supervisor is not None:
-            found = supervisor.await_started(chunks, check)
+            found = supervisor.await_started(token_chunks, check)
             self.all += supervisor.hosts
             if self.local and len(supervisor.hosts) < len(usable_cores()):
                 self.spin_for = SPIN_FOR

@@ -99,11 +99,11 @@ class InlineHost:
         return tokens[len(tokens) - length_hint(todo) :]
 
     def run(
-        self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
+        self, token_chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> bool:
         """Carry out requests, the oldest first; only those of the envs ``only`` unless None.
 
-        The engine calls this while it waits. The tokens of finished requests go to ``chunks``.
+        The engine calls this while it waits. Tokens of finished requests go to ``token_chunks``.
         Return after ``limit`` requests, or after ``seconds``; False if there were no requests.
         """
         if only is not None:
@@ -124,21 +124,21 @@ class InlineHost:
                     self._loop.answer(token, request)
                 if due and time.perf_counter() > due:
                     break
-        self._report(chunks)
+        self._report(token_chunks)
         return True
 
-    def _report(self, chunks: list[bytes]) -> list[int]:
+    def _report(self, token_chunks: list[bytes]) -> list[int]:
         """Report the requests that were begun, and return their tokens."""
         tokens, todo = self._queue
         begun = tokens[: len(tokens) - length_hint(todo)]
         if begun:
-            chunks.append(array("q", begun).tobytes())
+            token_chunks.append(array("q", begun).tobytes())
             self._queue = tokens[len(begun) :], todo
         return begun
 
-    def settle(self, chunks: list[bytes]) -> list[int]:
+    def settle(self, token_chunks: list[bytes]) -> list[int]:
         """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
-        begun = self._report(chunks)
+        begun = self._report(token_chunks)
         if not begun or isinstance(self._beside.get(begun[-1] & (ID_MASK | ASK)), EnvError):
             return []  # it had raised, which is a result
         return [begun[-1] & ID_MASK]

@@ -70,20 +70,20 @@ class Poller:
                 self._poll.unregister(fd)
             self._notes.pop(fd, None)  # another thread may close the pool
 
-    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:
-        """Wait for results or for an event of a watched descriptor; append results to ``chunks``.
+    def fetch(self, token_chunks: list[bytes], spin_for: float, timeout: float | None) -> None:
+        """Wait for results or an event of a watched descriptor; append results to ``token_chunks``.
 
         Spin for ``spin_for`` seconds, and yield the core after each poll; then sleep. The wait ends
         after ``timeout`` seconds, or after one second.
         """
         if spin_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
-            if self.collect(chunks):
+            if self.collect(token_chunks):
                 return
             end = perf_counter() + (spin_for if timeout is None else min(timeout, spin_for))
             while perf_counter() < end:
                 os.sched_yield()
-                if self.collect(chunks):
+                if self.collect(token_chunks):
                     return
         self._in_a_row = 0
         timeout = _LONGEST if timeout is None else min(timeout, _LONGEST)
@@ -93,21 +93,21 @@ class Poller:
                 timeout = 0.0
         for fd, events in self._poll.poll(timeout * self._second):
             if fd == self.results:
-                self.collect(chunks)
+                self.collect(token_chunks)
             elif (note := self._notes.get(fd)) is not None:
                 note(fd, events)
 
-    def collect(self, chunks: list[bytes]) -> bool:
+    def collect(self, token_chunks: list[bytes]) -> bool:
         """Take the results that have arrived; return whether there were any."""
-        count = len(chunks)
+        count = len(token_chunks)
         try:
             # One call, so that no signal handler runs between the read and the list.
-            chunks.extend(map(os.read, (self.results,), (READ,)))
-            while len(chunks[-1]) == READ:
-                chunks.extend(map(os.read, (self.results,), (READ,)))
+            token_chunks.extend(map(os.read, (self.results,), (READ,)))
+            while len(token_chunks[-1]) == READ:
+                token_chunks.extend(map(os.read, (self.results,), (READ,)))
         except BlockingIOError:
             pass
-        return len(chunks) > count
+        return len(token_chunks) > count
 
     def duplicate(self) -> int:
         """Return a descriptor that is readable while ``fetch`` would return; -1: there is none."""
@@ -158,17 +158,17 @@ class QueuePoller(Poller):
         self._arrived.append(found)
         self.ring()
 
-    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> None:  # noqa: ARG002
+    def fetch(self, token_chunks: list[bytes], spin_for: float, timeout: float | None) -> None:  # noqa: ARG002
         """Wait for results or for another event; see ``Poller``."""
         if not self._arrived:
             wait = _LONGEST if timeout is None else min(timeout, _LONGEST)
             with contextlib.suppress(queue.Empty):
                 # Python 3.10 waits without end where the time is over when it looks a second time.
                 self.bell.get(wait > 0, max(wait, 1e-3))
-        self.collect(chunks)
+        self.collect(token_chunks)
 
-    def collect(self, chunks: list[bytes]) -> bool:
-        count = len(chunks)
+    def collect(self, token_chunks: list[bytes]) -> bool:
+        count = len(token_chunks)
         while not self.bell.empty():
             self.bell.get()
         while self._arrived:
@@ -178,10 +178,10 @@ class QueuePoller(Poller):
             try:  # no ``with``: it takes a third of the time of all this
                 self._arrived[0] = tokens
                 # One call, so that no interrupt comes between the queue and the list.
-                chunks.extend(map(deque.popleft, (self._arrived,)))
+                token_chunks.extend(map(deque.popleft, (self._arrived,)))
             except interrupts.ordinary(IndexError):  # a signal handler has closed the pool
                 break
-        return len(chunks) > count
+        return len(token_chunks) > count
 
     wake = Poller.ring
     close = wake  # ends a wait that a signal handler has interrupted to close the pool

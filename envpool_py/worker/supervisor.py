@@ -243,12 +243,12 @@ class Supervisor:
             raise OSError(error.errno, f"{text}; {hint}pass a smaller {self.counted}") from error
 
     def await_started(
-        self, chunks: list[bytes], check: Callable[[], object]
+        self, token_chunks: list[bytes], check: Callable[[], object]
     ) -> dict[int, EnvSpaces]:
         """Wait until the envs of all processes are made; return their spaces.
 
-        Results go into ``chunks``; ``check`` is called after each event and may raise. EnvError if
-        an env_fn raised or, with ``step_timeout``, takes too long, or a process has ended.
+        Results go into ``token_chunks``; ``check`` is called after each event and may raise.
+        EnvError if an env_fn raised or, with ``step_timeout``, is late, or a process has ended.
         """
         warn_at = time.monotonic() + SLOW_START
         while True:
@@ -265,7 +265,7 @@ class Supervisor:
                 text = f"env_fn has not returned after {SLOW_START:g} seconds"
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
-            self.poller.fetch(chunks, 0, self.timeout(left))
+            self.poller.fetch(token_chunks, 0, self.timeout(left))
             self._end_late()
             check()
 

@@ -96,9 +96,9 @@ def step_all(pool):
     """Have all four envs step, so that more rows are there than a batch holds; return two ids."""
     pool.reset(range(4))
     pool.send(np.zeros(4))
-    poller, chunks = pool.pool.engine.hosts.supervisor.poller, pool.pool.engine.arrivals.chunks
-    while sum(map(len, chunks)) < TOKEN_BYTES * 4:
-        poller.collect(chunks)
+    engine = pool.pool.engine
+    while sum(map(len, engine.arrivals.token_chunks)) < TOKEN_BYTES * 4:
+        engine.hosts.supervisor.poller.collect(engine.arrivals.token_chunks)
         time.sleep(0.001)
     return ids_of(pool.recv())
 

@@ -107,7 +107,7 @@ def await_hang(pool, i, others=()):
 
     def hangs():
         poller, arrivals = pool.engine.hosts.supervisor.poller, pool.engine.arrivals
-        poller.collect(arrivals.chunks)
+        poller.collect(arrivals.token_chunks)
         begun = i + 1 in pool.engine.block.heartbeats[:, 0]
         is_still = isinstance(pool, ThreadVectorEnv) or state_of(process.pid) in "ST"
         return begun and is_still and {*others} <= {*arrivals.ids().tolist()}

@@ -183,7 +183,7 @@ def test_what_is_written_into_the_pipe_loses_no_row_of_this_process():
         flight, poller = pool.engine.flight, pool.engine.hosts.supervisor.poller
         flight.advance(1, 0.0, None)  # its row has arrived
         os.write(poller.theirs, b"no token")
-        assert poller.collect(flight.arrivals.chunks)
+        assert poller.collect(flight.arrivals.token_chunks)
         batch = pool.recv()
         assert [info["env_id"] for info in batch[4]] == [here]
 

@@ -88,7 +88,7 @@ def test_a_reset_that_is_cancelled_while_its_env_is_recycled(on_error):
 @pytest.mark.parametrize("mode", [None, "next_step"])
 def test_a_request_that_is_cancelled_after_its_env_was_found_due(mode):
     def arrived():
-        chunks = pool.engine.arrivals.chunks
+        chunks = pool.engine.arrivals.token_chunks
         pool.engine.hosts.supervisor.poller.collect(chunks)
         return bool(chunks)
 
