@@ -64,7 +64,7 @@ class Engine:
         exact: partial batches have no more than ``wait_num`` rows; other results are kept.
         counts: the number of batches that were returned, and of rows in them.
         warned: the kinds of warnings about rows that were issued; each once per pool.
-        single: whether no automatic reset follows the episodes of the resets that are sent.
+        no_autoreset: whether no automatic reset follows the episodes of the resets that are sent.
     """
 
     def __init__(self, hosts: HostGroup, options: AllOptions, *, publish_early: bool) -> None:
@@ -76,7 +76,7 @@ class Engine:
         self.exact = False
         self.counts = [0, 0]
         self.warned: set[str] = set()
-        self.single = False
+        self.no_autoreset = False
         self.all = Selection(np.arange(hosts.num_envs), is_whole=True)
         try:
             self.env_spaces = hosts.start(self.arrivals.token_chunks, flight.refuse_if_closed)
@@ -148,8 +148,8 @@ class Engine:
 
     def _send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         listed = envs.ids.tolist()
-        if self.single:
-            requests = [request._replace(single=True) for request in requests]
+        if self.no_autoreset:
+            requests = [request._replace(no_autoreset=True) for request in requests]
         self.flight.positions.mark_sent(listed, requests)
         self.recovery.note_resets(listed, requests)
         self.flight.send(envs, RESETTING, requests)

@@ -149,14 +149,15 @@ class Flight:
             requests = None if requests is None else [requests[k] for k in left]
         if self.recorder is not None:
             self.recorder.requests(live.ids, requests)
-        if state == RESETTING and not any(r.kwargs or r.error or r.single for r in requests or ()):
+        is_reset = state == RESETTING
+        if is_reset and not any(r.kwargs or r.error or r.no_autoreset for r in requests or ()):
             requests = None  # plain resets are sent as their tokens
         tokens = self.states.tokens
         if requests is not None:
             messages = self.hosts.prepare_requests(live.ids, tokens, requests)
         else:
             messages = self.hosts.prepare_tokens(
-                live.index, tokens, reset=state == RESETTING, publish_early=self.publish_early
+                live.index, tokens, reset=is_reset, publish_early=self.publish_early
             )
         self.unsettled = envs.ids
         try:

@@ -174,7 +174,7 @@ class Recovery:
         if is_reset and i not in self._resets:
             return Request("reset")
         obs = self._flight.batches.last_obs(i)
-        return Request("lost_step", (obs,), single=not self.retries)
+        return Request("lost_step", (obs,), no_autoreset=not self.retries)
 
     def note_resets(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Note the resets that are about to be sent."""

@@ -141,7 +141,7 @@ class Executor:
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
         self._resets = 0
-        self._single = False  # whether no automatic reset follows the end of this episode
+        self._no_autoreset = False  # whether no automatic reset follows the end of this episode
 
     def __call__(self, request: Request) -> Any:
         kind = KINDS[request.kind]
@@ -241,7 +241,7 @@ class Executor:
     @property
     def _past_end(self) -> bool:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
-        waits = self._options.autoreset_mode is None or self._single
+        waits = self._options.autoreset_mode is None or self._no_autoreset
         return waits and self.position[1] and checks.AFTER_END in self.to_check
 
     def step(self, action: Any) -> Any:
@@ -312,7 +312,7 @@ class Executor:
         self.position = self.position[0], True
         if self._options.autoreset_mode == NEXT_STEP:
             self._pending = self.reset
-        if self._options.autoreset_mode != SAME_STEP or self._single:
+        if self._options.autoreset_mode != SAME_STEP or self._no_autoreset:
             return row
         last = first = self.keep_final(obs)
         final = spaces.snapshot(info) if info else {}
@@ -358,11 +358,11 @@ class Executor:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
         with EndingCopies():
             if request.kind == "lost_step":
-                self._single = request.single
+                self._no_autoreset = request.no_autoreset
                 return self.lost_step(request.args[0], request.error)
             row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.kind == "reset":
-            self._single = request.single
+            self._no_autoreset = request.no_autoreset
         if request.error:
             row[4]["env_error"] = request.error
         return row
@@ -376,7 +376,7 @@ class Executor:
         final: dict[str, Any] = {"env_error": error}
         if self._turns is not None:
             final["env_done"] = True
-        if self._options.autoreset_mode == SAME_STEP and not self._single:
+        if self._options.autoreset_mode == SAME_STEP and not self._no_autoreset:
             self.inner = "reset"
             first, info = self._begin_episode({})
             info = FinalInfo(info, env_error=error, final_obs=obs, final_info=final)
@@ -384,7 +384,7 @@ class Executor:
         return obs, 0.0, False, True, final
 
     def reset(self, **kwargs: Any) -> Row:
-        self._single = False
+        self._no_autoreset = False
         obs, info = self._begin_episode(kwargs)
         return obs, 0.0, False, False, ResetInfo(info)
 

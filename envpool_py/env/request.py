@@ -76,21 +76,20 @@ class Request(NamedTuple):
     ``call``        ``method, *args, **kwargs``    the result of the method
     ``apply``       ``function, *args, **kwargs``  the result of ``function(env, ...)``
     ``render``      ``**kwargs``                   the frame
-    ``configure``   see ``Executor.configure``     None; not sent to a new env without options
+    ``configure``   see ``Executor.configure``     None; at the start only if there are options
     ``env_fn``      ``env_fn``                     None; it makes the env at later recreations
     ``ping``                                       None
     =============== ============================== =========================================
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as
-    ``env_error``. ``single``: of a reset, no automatic one follows in the step that ends its
-    episode.
+    ``env_error``. ``no_autoreset``: no automatic reset follows the end of the episode.
     """
 
     kind: str
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     error: str = ""
-    single: bool = False
+    no_autoreset: bool = False
 
     def with_own_arguments(self) -> Request:
         """Return this request with copies of its arguments, which the env may change."""
@@ -98,4 +97,4 @@ class Request(NamedTuple):
             return self
         functions = self.kind == "apply"  # the first argument
         args = self.args[:functions] + snapshot(self.args[functions:])
-        return Request(self.kind, args, snapshot(self.kwargs), self.error, self.single)
+        return Request(self.kind, args, snapshot(self.kwargs), self.error, self.no_autoreset)

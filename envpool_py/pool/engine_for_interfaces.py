@@ -86,11 +86,11 @@ class EngineForInterfaces:
         Without ``retries`` the first failure of an env, in its reset too, is reported by a row.
         """
         recovery = self._engine.recovery
-        self._engine.single, recovery.retries = True, retries
+        self._engine.no_autoreset, recovery.retries = True, retries
         try:
             yield
         finally:
-            self._engine.single, recovery.retries = False, True
+            self._engine.no_autoreset, recovery.retries = False, True
 
     def refill_budget(self, i: int) -> None:
         """Let env ``i`` fail ``max_restarts`` times again."""

@@ -34,7 +34,7 @@ CHUNK_HEAD = struct.Struct("<IIc")
 # The kinds of chunks. The comments say what an event holds for each env.
 HEADER = b"h"
 STEPS = b"s"  #: steps are sent: the leaves of the action; in the file an array for each leaf
-REQUESTS = b"r"  #: other requests with a row are sent: kind, arguments, error, ``single`` if True
+REQUESTS = b"r"  #: other requests with a row: kind, arguments, error, ``no_autoreset`` if True
 ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
 RESET_ROWS = b"i"  #: ``reset`` has returned rows: likewise; their infos have no ``is_reset``
 RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids

@@ -138,15 +138,15 @@ class RecordWriter:
 
 
 def _entries(ids: Sequence[int], requests: Sequence[Request]) -> list[tuple[Any, ...]]:
-    """Return all but ``before`` of each request; a function is replaced by its name."""
+    """Return the fields of each request; a function is replaced by its name."""
     entries: list[tuple[Any, ...]] = []
     for i, request in zip(ids, requests, strict=True):
-        kind, args, kwargs, error, single = request
+        kind, args, kwargs, error, no_autoreset = request
         if kind in ("apply", "env_fn"):
             args, kwargs = (getattr(args[0], "__qualname__", repr(args[0])),), {}
         elif kind == "lost_step":  # a replay has its own observation
             args = ()
-        entries.append((kind, args, dict(kwargs), error, *((True,) if single else ())))
+        entries.append((kind, args, dict(kwargs), error, *((True,) if no_autoreset else ())))
         try:
             plain_codec.encode(entries[-1])
         except TypeError as reason:
