@@ -48,12 +48,12 @@ class Rows:
                 rows = array.reshape(-1).view(np.uint8).reshape(block.spec.num_envs, -1)
                 self._fields.append((group, rows))
 
-    def take(self, groups: int, tokens: Array) -> bytes:
-        """The rows of these envs, an array for each field."""
+    def read(self, groups: int, tokens: Array) -> bytes:
+        """Return the rows of these envs, field by field; ``groups``: the bits of these fields."""
         ids = tokens & ID_MASK
         return b"".join([field[ids].tobytes() for group, field in self._fields if group & groups])
 
-    def put(self, groups: int, tokens: Array, data: Any) -> None:
+    def write(self, groups: int, tokens: Array, data: Any) -> None:
         """Write the rows of these envs."""
         ids, start = tokens & ID_MASK, 0
         for group, field in self._fields:
@@ -126,7 +126,7 @@ class EnvActor:
             self._attach(Block(pickle.loads(body)), rest)  # noqa: S301 - from our own driver
         else:
             if rest:
-                self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
+                self._rows.write(ACTIONS, np.frombuffer(body, np.int64), rest)
             if not self._loop.handle_message(kind, body):
                 self._loop.close()
         return self._reply()
@@ -147,7 +147,7 @@ class EnvActor:
         done, groups, rows = np.frombuffer(tokens, np.int64), 0, b""
         if self._attached.is_set() and len(done):
             groups = self._groups_of(done)
-            rows = self._rows.take(groups, done)
+            rows = self._rows.read(groups, done)
         large = len(rows) >= 100_000  # then the driver reads them where Ray keeps them, as an array
         return [tokens, groups, np.frombuffer(rows, "u1") if large else rows, items]
 
@@ -156,12 +156,12 @@ class EnvActor:
         self._block, self._rows = block, Rows(block)
         assert self._loop.heartbeat is not None  # noqa: S101 - for the type checker
         self._loop.heartbeat.enter = self._tell_phase
-        self._rows.put(POSITIONS, np.array(self._ids), positions)
+        self._rows.write(POSITIONS, np.array(self._ids), positions)
         self._known = np.zeros(block.spec.num_envs, np.int64)  # the forms that the driver knows
         self._attached.set()
 
     def _groups_of(self, tokens: Array) -> int:
-        """The groups of fields that have changed."""
+        """Return the bits of the groups of fields that have changed."""
         if (tokens & ASK).any():  # the row of such an env may not have been returned yet
             return POSITIONS
         ids = tokens & ID_MASK

@@ -66,13 +66,13 @@ class ActorHost(RemoteHost):
         self._cause, self.name, self._is_gone = "", "actor", False
         self._heartbeat = np.zeros(NUMBERS, np.int64)  # before there is a block
         self.process, self._driver = self.make(self.ids), _driver()
-        self._ask(self.process.greet, self._greeted)
-        self._ask(self.process.build, self._answered, self.to_make)
+        self._ask(self.process.greet, self._take_name)
+        self._ask(self.process.build, self._take_reply, self.to_make)
         watch = self.process.watch.options(concurrency_group="watch")
-        self._call(watch, self._found, self.step_timeout)
+        self._call(watch, self._take_stuck, self.step_timeout)
         self._ask_for_event(known=False)
 
-    def _ask(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
+    def _ask(self, method: Any, handler: Callable[[Any], bytes], *args: Any) -> None:
         """Call a method that is to return soon, after those that were called before."""
         since = self.since  # that of this actor, not of the next one
 
@@ -82,11 +82,11 @@ class ActorHost(RemoteHost):
                 since[0] = time.monotonic()
 
         since.append(time.monotonic())
-        self._call(method, took, *args).add_done_callback(note_reply)
+        self._call(method, handler, *args).add_done_callback(note_reply)
 
-    def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the actor; ``took`` is to take what it returns."""
-        take = partial(self._take, self.process, took)
+    def _call(self, method: Any, handler: Callable[[Any], bytes], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the actor; ``handler`` gets what it returns."""
+        take = partial(self._take, self.process, handler)
         future: Any = Future()
         if self._driver == _driver():
             future = method.remote(*args, **kwargs).future()
@@ -95,32 +95,32 @@ class ActorHost(RemoteHost):
         future.add_done_callback(lambda done: self.poller.note(partial(take, done)))
         return future
 
-    def _take(self, actor: Any, took: Callable[[Any], bytes], done: Any) -> bytes:
+    def _take(self, actor: Any, handler: Callable[[Any], bytes], done: Any) -> bytes:
         """Take in the end of a call, or of the actor; what an earlier actor says is dropped."""
         if actor is not self.process or self.life is Life.ENDED:
             return b""
         error = done.exception()
         if error is None:
-            return took(done.result())
+            return handler(done.result())
         # The last line says why; what follows is advice.
         cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
         self._cause = self._cause or cause.strip(" .\t")
         self._kill()  # it may run on, and only not be available
         return b""
 
-    def _greeted(self, name: str) -> bytes:
+    def _take_name(self, name: str) -> bytes:
         self.name = name
-        return self._answered([b"", 0, b"", [(self.ids[0], messages.HELLO, b"")]])
+        return self._take_reply([b"", 0, b"", [(self.ids[0], messages.HELLO, b"")]])
 
-    def _found(self, stuck: tuple[int, int, tuple[str, str]]) -> bytes:
+    def _take_stuck(self, stuck: tuple[int, int, tuple[str, str]]) -> bytes:
         self.stuck = stuck
         self.poller.noticed = True
         return b""
 
-    def _answered(self, reply: list[Any]) -> bytes:
+    def _take_reply(self, reply: list[Any]) -> bytes:
         tokens, groups, rows, items = reply
         if groups:
-            self.rows.put(groups, np.frombuffer(tokens, np.int64), rows)
+            self.rows.write(groups, np.frombuffer(tokens, np.int64), rows)
         self._inbox.extend(items)
         self.read()
         return bytes(tokens)
@@ -134,12 +134,12 @@ class ActorHost(RemoteHost):
                 self._ask_for_event(known=True)
 
         method = actor.next_event.options(concurrency_group="events")
-        self._call(method, self._told, known=known).add_done_callback(go_on)
+        self._call(method, self._take_event, known=known).add_done_callback(go_on)
 
-    def _told(self, event: Event) -> bytes:
+    def _take_event(self, event: Event) -> bytes:
         i, phase, items = event
         self._heartbeat[[0, 4]] = ~i, phase  # as a process would, but for the limit
-        self._answered([b"", 0, b"", items])
+        self._take_reply([b"", 0, b"", items])
         if len(self.closed) == len(self.ids):
             self.kill()
         return b""
@@ -159,10 +159,10 @@ class ActorHost(RemoteHost):
             return
         if kind <= messages.TOKENS_EARLY:
             tokens = np.frombuffer(data, np.int64, offset=HEADER.size)
-            data += b"" if tokens[0] & RESET else self.rows.take(ACTIONS, tokens)
+            data += b"" if tokens[0] & RESET else self.rows.read(ACTIONS, tokens)
         elif kind == messages.ATTACH:  # restarted, it goes on counting
-            data += self.rows.take(POSITIONS, np.array(self.ids))
-        self._ask(self.process.handle, self._answered, data)
+            data += self.rows.read(POSITIONS, np.array(self.ids))
+        self._ask(self.process.handle, self._take_reply, data)
 
     def _received(self) -> deque[tuple[int, int, Any]]:
         return self._inbox

@@ -13,7 +13,7 @@ from envpool_py.ray.actor import EnvActor
 idle = []
 """The actors, each with its process' id, that a pool has closed and the next one takes."""
 
-_open, _told = module.ActorSupervisor._open, module.ActorHost._told
+_open, _take_event = module.ActorSupervisor._open, module.ActorHost._take_event
 
 
 class KeptEnvActor(EnvActor):
@@ -46,18 +46,18 @@ def _open_with_kept(self):
 def _keep(self, event):
     is_last = event[2] and len(self.ids) - len(self.closed) == 1
     if not is_last or self.step_timeout is not None:  # something watches the actor
-        return _told(self, event)
+        return _take_event(self, event)
     self._is_gone = self.poller.noticed = True
     # The actor answers when the call that waits for another event has begun.
     idle.append((self.process, ray.get(self.process.pid.remote())))
     self.process = SimpleNamespace()  # and after that one no other waits
-    return self._answered([b"", 0, b"", event[2]])
+    return self._take_reply([b"", 0, b"", event[2]])
 
 
 def keep_actors():
     """Keep actors whose envs a pool has closed, if they have no ``step_timeout``."""
     module.EnvActor = KeptEnvActor
-    module.ActorSupervisor._open, module.ActorHost._told = _open_with_kept, _keep
+    module.ActorSupervisor._open, module.ActorHost._take_event = _open_with_kept, _keep
 
 
 def actors():

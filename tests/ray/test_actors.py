@@ -177,12 +177,12 @@ def test_ctrl_c_in_a_restart_that_waits_in_a_full_cluster(then, beside, monkeypa
 
 def test_an_event_of_an_env_that_is_closed_before_the_pool_is_made(monkeypatch):
     """As of the others if an env_fn has raised, or the construction is interrupted."""
-    greeted = ActorHost._greeted
+    take_name = ActorHost._take_name
 
     def note(self, name):
-        return greeted(self, name) + self._told((self.ids[0], heartbeat.CLOSING, []))
+        return take_name(self, name) + self._take_event((self.ids[0], heartbeat.CLOSING, []))
 
-    monkeypatch.setattr(ActorHost, "_greeted", note)
+    monkeypatch.setattr(ActorHost, "_take_name", note)
     with RayVectorEnv([envs.CountEnv], num_cpus=0.01) as pool:
         assert pool.reset()[0].tolist() == [[0, 0, 0]]
 
