@@ -112,7 +112,7 @@ def replay(
             ) from error
         raise
     with closed_on_error(pool):
-        spec = pool._inner.spec
+        spec = pool._inner.block_spec
         for name, layout in (("observations", spec.obs), ("actions", spec.action)):
             described = file_format.describe(layout)
             if described != header[name]:
@@ -266,7 +266,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         """Follow what an event without rows and errors holds for env ``i``."""
         env = self._envs[i]
         if kind == file_format.STEPS:
-            layout = self._inner.spec.action
+            layout = self._inner.block_spec.action
             shapes = [leaf.shape for leaf in spaces.leaves(layout)]
             self._check([np.shape(part) for part in entry] == shapes, "the shape of an action")
             self._pending[i] = Request("step", (spaces.join(layout, entry),))
@@ -387,7 +387,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         are_equal = values.tobytes() == recorded.tobytes()
         if not are_equal and (values.ndim == recorded.ndim or values.any() or recorded.any()):
             return f"reward is {values.tolist()}, was {recorded.tolist()}"
-        found = self._inner.last_digest(i)
+        found = self._inner.last_obs_digest(i)
         if found != row.digest:
             shown = f"{self._inner.last_obs(i)!r:.300}"
             return f"obs is {shown}, of digest {found:08x}; the digest was {row.digest:08x}"

@@ -71,7 +71,7 @@ class Packer:
         # For each env, by form, and by keys for the last form that has them: the types of the
         # values; the struct's pack_into; place, dtype and shape of each array; the form's number.
         self._learnt: list[dict[Form, Any]] = [{} for _ in range(num_envs)]
-        self._latest: list[dict[tuple[Any, ...], Any]] = [{} for _ in range(num_envs)]
+        self._by_keys: list[dict[tuple[Any, ...], Any]] = [{} for _ in range(num_envs)]
         # The end of the forms in each env's table.
         self._ends = [i * TABLE_BYTES for i in range(num_envs)]
 
@@ -79,7 +79,7 @@ class Packer:
         """Write the info of env ``i``; return the number of its form, 0 if it cannot be stored."""
         values: Any = info.values()
         try:
-            types, pack_into, arrays, number = self._latest[i][tuple(info)]
+            types, pack_into, arrays, number = self._by_keys[i][tuple(info)]
         except KeyError:
             return self._learn(i, info)
         if list(map(type, values)) != types:
@@ -114,7 +114,7 @@ class Packer:
             arrays = [(n, np.dtype(k[0]), k[1]) for n, k in enumerate(kinds) if type(k) is tuple]
             types = list(map(type, info.values()))
             learnt[form] = types, layout.pack_into, arrays, len(learnt) + 1
-        self._latest[i][tuple(info)] = learnt[form]
+        self._by_keys[i][tuple(info)] = learnt[form]
         return self.pack(i, info)
 
 

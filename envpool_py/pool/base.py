@@ -94,7 +94,7 @@ class BaseVectorEnv:
         self.is_closed = self._is_freed = True  # until construction has succeeded
         self._closing: FrameType | None = None  # of the last call of ``close``
         self._pid = os.getpid()
-        self._calls: dict[str, object] = {}
+        self._under_way: dict[str, object] = {}
         env_fns = arguments.check_env_fns(env_fns)
         self.env_num = len(env_fns)
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
@@ -108,7 +108,7 @@ class BaseVectorEnv:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = HostGroup(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
-            _assemble(self, self._options, env_by_name.of(env_fns))
+            _configure(self, self._options, env_by_name.of(env_fns))
             self._inner, self.worker_class = EngineForInterfaces(self.engine), type(self.workers[0])
             made = self.engine.env_spaces
             self.observation_space: list[Any] = SpaceList(each.observation_space for each in made)
@@ -570,7 +570,7 @@ class BaseVectorEnv:
         return self.engine.ask(selected, [request] * len(selected))
 
 
-def _assemble(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> None:
+def _configure(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> None:
     """Configure workers and executors, and add recording to the engine."""
     engine = pool.engine
     join_workers(pool, BaseVectorEnv)

@@ -38,14 +38,14 @@ def one_at_a_time(method: F) -> F:
         try:
             if self.is_closed or self._pid != this_process.pid:
                 self._assert_open()
-            if self._calls.setdefault("now", frame) is not frame:
-                if runs(self._calls.get("now")):
+            if self._under_way.setdefault("now", frame) is not frame:
+                if runs(self._under_way.get("now")):
                     name, kind = method.__name__, type(self).__name__
                     text = f"another call of this {kind} is under way; a pool takes one call at a"
                     text += " time, from any thread or signal handler; only close() is always"
-                    text = getattr(self._calls.get("now"), "refusal", f"{text} allowed")
+                    text = getattr(self._under_way.get("now"), "refusal", f"{text} allowed")
                     raise AlreadyPendingCallError(f"{name}: {text}", name)  # noqa: TRY301 - `finally` drops the frame
-                self._calls["now"] = frame
+                self._under_way["now"] = frame
             flight = self.engine.flight
             if flight.unsettled is not None:  # a second interrupt has ended the end of a call
                 flight.end_interrupted(flight.unsettled)
@@ -61,8 +61,8 @@ def one_at_a_time(method: F) -> F:
                 raise error.with_traceback(None)  # noqa: B904 - it keeps its cause
             raise
         finally:
-            if self._calls.get("now") is frame:
-                self._calls.clear()
+            if self._under_way.get("now") is frame:
+                self._under_way.clear()
             del frame  # a frame that refers to itself would stay until the garbage collector runs
 
     return cast("F", call)
@@ -86,14 +86,14 @@ def runs(frame: Any) -> bool:
 def settle(pool: Any) -> Any:
     """End what an interrupted call has left, unless a call is under way; return the states."""
     flight = pool.engine.flight
-    if flight.unsettled is not None and not runs(pool._calls.get("now")):  # noqa: SLF001 - as below
+    if flight.unsettled is not None and not runs(pool._under_way.get("now")):  # noqa: SLF001 - as below
         flight.end_interrupted(flight.unsettled)
     return flight.states
 
 
 def await_end(pool: Any, seconds: float) -> None:
     """Wait at most ``seconds`` until a call in another thread has noticed the close."""
-    noted = pool._calls.get("now")  # noqa: SLF001 - the calls are kept for this
+    noted = pool._under_way.get("now")  # noqa: SLF001 - the calls are kept for this
     noted = getattr(noted, "frame", noted)  # sessions let other calls wait, but no close
     # If the call is in this thread, a signal handler runs above it: the call cannot go on now.
     stack = traceback.walk_stack(sys._getframe())  # noqa: SLF001

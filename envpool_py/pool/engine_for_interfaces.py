@@ -28,12 +28,12 @@ class EngineForInterfaces:
 
     Attributes:
         env_options: the options of the pool that its envs get.
-        spec: the layouts of observations and actions.
+        block_spec: the layouts of observations and actions, see ``Spec``.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.env_options, self.spec = engine.options.env, engine.block.spec
+        self.env_options, self.block_spec = engine.options.env, engine.block.spec
 
     def check_free(self, ids: IdArray) -> None:
         """Raise AlreadyPendingCallError for an env in flight, EnvError if its process has ended."""
@@ -150,7 +150,7 @@ class EngineForInterfaces:
         """Return a copy of the last observation of env ``i`` that was returned."""
         return self._engine.batches.last_obs(i)
 
-    def last_digest(self, i: int) -> int:
+    def last_obs_digest(self, i: int) -> int:
         """Return the digest of the last observation of env ``i`` that was returned."""
         parts = self._engine.batches.last_parts(i)
         return digest.of_observations(self._engine.block.obs_leaves, parts, 1)[0]

@@ -76,23 +76,23 @@ class EngineForSessions:
         if self._flight.states.num_in_flight:
             text = f"sessions: envs {self._pool.waiting_id} are in flight; call drain() or cancel()"
             raise AlreadyPendingCallError(text, "sessions")
-        if self._pool._calls.setdefault("now", self) is not self:  # noqa: SLF001
+        if self._pool._under_way.setdefault("now", self) is not self:  # noqa: SLF001
             text = "sessions: others of this pool are open, or another call is under way"
             raise AlreadyPendingCallError(text, "sessions")
         self._flight.publish_early, self._flight.awaiting = True, awaiting
         self._recovery.begin_sessions()
 
-    def end(self, ids: Collection[int]) -> None:
+    def end(self, in_flight: Collection[int]) -> None:
         try:
             if not self._pool.is_closed:
-                for i in ids:
+                for i in in_flight:
                     self.stop(i)
                 self._flight.cancel(self._engine.all.ids)
                 self._flight.publish_early = self._pool.is_async
                 self._recovery.end_sessions()
         finally:
             self._flight.awaiting = None
-            self._pool._calls.clear()  # noqa: SLF001
+            self._pool._under_way.clear()  # noqa: SLF001
 
     def prepare(self, i: int) -> bool:
         if (state := self._flight.states.state[i]) in (STEPPING, RESETTING):

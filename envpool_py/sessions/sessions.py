@@ -125,14 +125,14 @@ class Sessions:
     ``ClosedEnvironmentError``.
     """
 
-    def __init__(self, calls: Any) -> None:
-        self._calls = calls  # an ``EngineForSessions``
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine  # an ``EngineForSessions``
         # Until when each free env rests: else one that fails at once would take most of the tasks.
-        self._free = dict.fromkeys(range(calls.num_envs), 0.0)
+        self._free = dict.fromkeys(range(engine.num_envs), 0.0)
         # The same of envs that cannot be reset yet: a request was cancelled, or they are recreated.
         self._settling: dict[int, float] = {}
         # How many resets of each env have failed since one was completed.
-        self._failures = [0] * calls.num_envs
+        self._failures = [0] * engine.num_envs
         # Those who wait for an env: for one of these, or any.
         self._waiters: dict[asyncio.Future[int], tuple[int, ...] | None] = {}
         self._pending: dict[int, asyncio.Future[Row]] = {}
@@ -147,7 +147,7 @@ class Sessions:
         if self._entered:
             raise RuntimeError("sessions: used in `async with` before; call pool.sessions() again")
         loop = asyncio.get_running_loop()
-        self._calls.begin(loop.create_future())
+        self._engine.begin(loop.create_future())
         self._loop, self._error, self._entered = loop, None, True
         self._receiver = loop.create_task(self._receive())
         return self
@@ -186,7 +186,7 @@ class Sessions:
             check_number("wait must be seconds or None", wait, NUMBER)
             if not wait >= 0:
                 raise ValueError(f"wait must be 0 or more, got {wait}")
-        ids = None if env_ids is None else tuple(resolve(env_ids, self._calls.num_envs).tolist())
+        ids = None if env_ids is None else tuple(resolve(env_ids, self._engine.num_envs).tolist())
         if ids == ():
             raise ValueError("env_ids is empty; a session takes one of them")
         return Session(
@@ -250,7 +250,7 @@ class Sessions:
         """Yield the outcomes as they end, each with the number of its task."""
         running: dict[asyncio.Task[V], tuple[int, T]] = {}
         ended: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
-        room, numbers = asyncio.Semaphore(2 * self._calls.num_envs), count()
+        room, numbers = asyncio.Semaphore(2 * self._engine.num_envs), count()
 
         async def converse(task: T) -> V:
             found = conversation(task)  # here, because a plain function raises at once
@@ -321,7 +321,7 @@ class Sessions:
         if self._error is not None:
             return
         rests_until = self._fail(i) if has_failed else 0.0
-        if self._calls.prepare(i):
+        if self._engine.prepare(i):
             self._free[i] = rests_until
             self._distribute()
         else:
@@ -331,22 +331,22 @@ class Sessions:
     def _fail(self, i: int) -> float:
         """Count a reset of env ``i`` that has failed; return until when the env rests."""
         self._failures[i] += 1
-        due: float = self._loop.time() + self._calls.backoff(self._failures[i])
+        due: float = self._loop.time() + self._engine.backoff(self._failures[i])
         self._loop.call_at(due, self._distribute)
         return due
 
     def _send(self, i: int, kind: str, timeout: float | None, given: Any) -> None:
         """Send env ``i`` a step or a reset, whose ``result`` is to be awaited."""
         self._check(timeout)
-        self._calls.check(i)
+        self._engine.check(i)
         if kind == "step":
-            self._calls.send_step(i, given)
+            self._engine.send_step(i, given)
         else:
-            self._calls.send_reset(i, **given)
+            self._engine.send_reset(i, **given)
         self._pending[i] = self._loop.create_future()
         if timeout is not None:
             self._limit(i, timeout, kind)
-        if self._calls.steps_here:
+        if self._engine.steps_here:
             self._poll_at(0.0)
 
     async def _result(self, i: int) -> Row:
@@ -365,7 +365,7 @@ class Sessions:
     def _cancelled(self, i: int, pending: asyncio.Future[Row]) -> None:
         if self._pending.get(i) is pending:
             del self._pending[i]
-            self._calls.stop(i)
+            self._engine.stop(i)
             self._limit(i, supervisor.GRACE)
             self._poll_at(0.0)
         elif pending.done() and not pending.cancelled():
@@ -376,7 +376,7 @@ class Sessions:
             raise self._error.with_traceback(None)
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("sessions: they were opened in another event loop")
-        if timeout is not None and check_timeout("timeout", timeout) and self._calls.steps_here:
+        if timeout is not None and check_timeout("timeout", timeout) and self._engine.steps_here:
             text = "timeout: the program itself steps envs of this pool, and cannot stop them"
             raise ValueError(f"{text}; use ThreadVectorEnv or ShmemVectorEnv")
 
@@ -384,7 +384,7 @@ class Sessions:
 
     async def _receive(self) -> None:
         try:
-            with self._calls.listening(self._loop, self._poll) as self._longest:
+            with self._engine.listening(self._loop, self._poll) as self._longest:
                 self._poll_at(0.0)
                 await self._loop.create_future()  # until it is cancelled
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
@@ -425,7 +425,7 @@ class Sessions:
             waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters]
             ids, self._pending = [*self._pending], {}
             try:
-                self._calls.end(ids)
+                self._engine.end(ids)
             finally:
                 for each in waiting:
                     if not each.done():
@@ -433,7 +433,7 @@ class Sessions:
 
     def _handle_results(self) -> float:
         """Deliver results, stop what takes too long; return the time of the next call."""
-        seconds, found, lost = self._calls.poll()
+        seconds, found, lost = self._engine.poll()
         for i, result in found.items():
             self._deadlines.pop(i, None)
             if not self._answer(i, result) and i in self._settling:
@@ -466,11 +466,11 @@ class Sessions:
     def _stop_late(self, now: float) -> None:
         """Stop requests that have not ended in time, or were cancelled and go on."""
         late = {i: limit for i, limit in self._deadlines.items() if limit[0] <= now}
-        self._calls.request_stacks([i for i, (_, kind, _) in late.items() if kind])
+        self._engine.request_stacks([i for i, (_, kind, _) in late.items() if kind])
         for i, (_, kind, seconds) in late.items():
             fact = f"did not end its {kind} within timeout={seconds} seconds" if kind else ""
             del self._deadlines[i]
-            error = self._calls.stop(i, fact, kill=not fact)
+            error = self._engine.stop(i, fact, kill=not fact)
             if fact:
                 self._limit(i, supervisor.GRACE)
             if error is not None:
@@ -486,7 +486,7 @@ class Sessions:
                 continue
             while (i := self._next_free(ids)) is not None:
                 rests_until = self._free.pop(i)
-                if self._calls.prepare(i):
+                if self._engine.prepare(i):
                     del self._waiters[waiter]
                     waiter.set_result(i)
                     break

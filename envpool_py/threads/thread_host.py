@@ -41,7 +41,7 @@ from envpool_py.worker.worker_loop import EnvLoop, run_envs
 _WRITES_FOR = 1.0
 
 
-class ThreadEnd:
+class ThreadConnection:
     """Both ends of the connection to a thread.
 
     ``note`` takes tokens, or ``look``, which then handles the ``items``: token, status and value of
@@ -137,7 +137,7 @@ class EnvThread(EnvLoop):
         super().close()
 
 
-def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any] | None) -> None:
+def main(loop: EnvThread, end: ThreadConnection, env_fns: Sequence[Any] | None) -> None:
     """Carry out the caller's requests until the caller ends or abandons the thread.
 
     The thread ends earlier if its envs need none: then this goes on in the event loop, with
@@ -177,7 +177,7 @@ class ThreadHost(RemoteHost):
             for key, (i, _) in self.claimed.copy().items():  # other threads change it meanwhile
                 if i in self.ids:  # of the thread before
                     del self.claimed[key]
-        self._end = end = ThreadEnd(self.poller.note, self._look)
+        self._end = end = ThreadConnection(self.poller.note, self._look)
         loop = EnvThread(self.ids, end, self.claimed)
         args, self.lags = (loop, end, self.to_make), loop.is_cancelled
         self.name, self.killed = type(self).name, type(self).killed

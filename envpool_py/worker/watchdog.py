@@ -73,9 +73,9 @@ class Watchdog:
         # The time at which a process was first idle with a message to read, by its progress.
         self._idle: dict[tuple[int, int, float], float] = {}
 
-    def forget(self, numbers: Sequence[int]) -> None:
-        self._heartbeats[numbers] = 0
-        self._idle = {key: since for key, since in self._idle.items() if key[0] not in numbers}
+    def forget(self, ids: Sequence[int]) -> None:
+        self._heartbeats[ids] = 0
+        self._idle = {key: since for key, since in self._idle.items() if key[0] not in ids}
 
     def thread_of(self, number: int) -> int:
         return int(self._heartbeats[number, 3])

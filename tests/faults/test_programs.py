@@ -126,7 +126,7 @@ DAEMONS = """
         pool.reset()
         pool.send(["hang"])
         threading.Thread(target=pool.recv, daemon=True).start()
-    while not all(pool._calls for pool in pools):
+    while not all(pool._under_way for pool in pools):
         pass
 """
 

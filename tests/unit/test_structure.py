@@ -79,7 +79,7 @@ def test_what_stands_on_the_pool_asks_one_private_object(house):
     defining = map(house.tree, ("pool.base", "pool.engine_for_interfaces"))
     private = set().union(*(attributes_of(tree)[1] for tree in defining))
     private = {name for name in private if re.match("_(?!_)", name)}
-    assert {"_inner", "_engine", "_select", "_calls"} <= private
+    assert {"_inner", "_engine", "_select", "_under_way"} <= private
     refused = private - {"_inner"} | {"engine"}
     asking = set()
     for name in house.modules:
