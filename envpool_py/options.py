@@ -174,8 +174,8 @@ class RecoveryOptions:
             episode between them. None: no limit.
         restart_backoff: seconds that an env waits before its second restart in a row, doubled for
             each later one, at most 5; a whole batch waits for all of its envs.
-        on_restart: ``(env_id, error)``, called before the reset of a recreated env; it must not
-            use the pool.
+        on_restart: ``(env_id, error)``, called when an env has been recreated, maybe during its
+            reset; it must not use the pool.
     """
 
     on_error: OnError = "raise"

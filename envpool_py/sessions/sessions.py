@@ -44,7 +44,7 @@ class Session:
     env_id: int
     obs: Any
     info: dict[str, Any]
-    done = _entered = _holds = False
+    done = _holds = False
     episode_return: float = 0.0
     _refusal = "open it by `async with`, or await it"
 
@@ -61,10 +61,10 @@ class Session:
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        take, self._take = self._take, None
+        if take is None:
             raise RuntimeError("session: it was opened before; open another session")
-        self._entered = True
-        self.env_id = await self._take()
+        self.env_id = await take()
         try:
             self._sessions._send(self.env_id, "reset", self._timeout, self._reset)
             row = await self._sessions._result(self.env_id)
@@ -141,14 +141,13 @@ class Sessions:
         self._first_deadline = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
-        self._entered = False
 
     async def __aenter__(self) -> Self:
-        if self._entered:
+        if hasattr(self, "_loop"):
             raise RuntimeError("sessions: used in `async with` before; call pool.sessions() again")
         loop = asyncio.get_running_loop()
         self._engine.begin(loop.create_future())
-        self._loop, self._error, self._entered = loop, None, True
+        self._loop, self._error = loop, None
         self._receiver = loop.create_task(self._receive())
         return self
 

@@ -106,7 +106,7 @@ class RemoteHost(ABC):
 
     Attributes:
         env_fns: what makes its envs.
-        limit: seconds that a restart may take to make an env.
+        limit: seconds that it may take to make an env.
         kept_spaces: by the digest of what an env sent, its observation space, which all envs with
             equal spaces share, because it may be large, and its other spaces, pickled.
         process: where its envs are: the process, the thread, or the handle of the actor.
