@@ -44,7 +44,7 @@ class States:
         dead: the envs whose process has ended, and that no restart brings back.
         recreated_in_flight: the envs that were recreated after their row, in flight, had arrived.
         death_of: returns a new error that says how the process of an env ended.
-        held: whether a request without a row is in flight; meanwhile no env accepts a request.
+        held: whether a ``Call`` with ``hold`` is under way; meanwhile no env accepts a request.
         unread: envs in flight whose result has arrived, but was not returned: the error of another
             env was raised, or the batch was full.
     """

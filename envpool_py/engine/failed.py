@@ -44,7 +44,7 @@ class Failed:
     Attributes:
         errors: the errors that its next row reports, or raises: the first, and later ones.
         due: the time at which it may be recreated, of ``time.monotonic``.
-        request: the request in flight, which reports the errors; None: the env is idle.
+        request: the request in flight, which reports the errors; None: there is none to send.
         token: that of the request of CONFIGURES; if it is not current, the env WAITS.
         is_counted: whether this restart is in ``pool.restarts``.
     """

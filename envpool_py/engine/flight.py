@@ -107,7 +107,7 @@ class Flight:
         unsettled: the envs that an interrupt of the call under way cancels. If a second interrupt
             has prevented that, the next call does it. None: there is nothing to do.
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
-        awaiting: the task of the event loop that waits, or waited last; of open sessions a future.
+        awaiting: the task of the event loop that waits; of open sessions a future; else None.
         recorder: records every request and every result; None without ``record=``.
         recorded: the block in which requests without a row are sent and end; with a recorder it
             defers interrupts, and so does ``send``: the record then has what the envs were sent.

@@ -45,7 +45,7 @@ class Recovery:
         recreation: recreates the envs. ``failed``, ``run``, ``lost_error``, ``death_of``: its own.
         enabled: whether ``on_error="restart"``; else errors are raised.
         retries: whether a reset that failed is sent again; else the failure is its result.
-        tracks: whether to call ``note_resets`` and ``returned``.
+        tracks: whether resets that are sent, and rows that are returned, are noted.
         reported: the envs whose failure a row of the last batch has reported.
     """
 

@@ -178,7 +178,7 @@ class Executor:
         """Set the options, and where the env goes on: in ``episode``, or after it if ``over``.
 
         ``restarts``: how often it was recreated; if so, its first reset is seeded from ``root``.
-        ``recreate``: close the env, ignoring errors, and make a new one by its ``env_fn``.
+        ``recreate``: close the env, with a warning if that fails, and make another one.
         ``elsewhere``: raise ``RecycleDue`` where ``recycle`` is due. ``is_new``: the first reset is
         seeded as after a restart.
         """
