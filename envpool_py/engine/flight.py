@@ -295,7 +295,7 @@ class Flight:
             text = f"{name_ids(sorted(begun or late))}: no result for {HANGS_AFTER:g} seconds"
             if begun and late - begun:
                 text += f"; {name_ids(sorted(late - begun))} in the same process: waiting"
-            if not supervisor.has_step_timeout:
+            if not self.block.spec.timed:
                 text += "; with step_timeout= this would be an error"
             with interrupts.deferred():  # else an interrupt might leave the logger's lock held
                 _LOGGER.warning(text)

@@ -111,7 +111,7 @@ class Supervisor:
         self._pid = os.getpid()
         self.hosts: list[RemoteHost] = []
         self.watchdog: Watchdog | None = None
-        self.timed = self.has_step_timeout = options.step_timeout is not None
+        self.timed = options.step_timeout is not None
         self._options = options
         self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
@@ -219,7 +219,7 @@ class Supervisor:
             raise SystemExit(1)
         self._open()
         host = self.hosts[0]
-        limit = host.limit if self.has_step_timeout else math.inf
+        limit = math.inf if self._options.step_timeout is None else host.limit
         try:
             if self._servers:
                 threads = self._options.threads_per_process
