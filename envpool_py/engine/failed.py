@@ -23,7 +23,7 @@ class Phase(enum.Enum):
     READY = "it is recreated, or is not to be recreated"
 
 
-class Why(enum.Enum):
+class WhyRecreated(enum.Enum):
     """Why an env is recreated; ``REQUESTED`` and ``LOST`` are not tried again."""
 
     FAILED = "it has failed, which its next row reports"
@@ -34,7 +34,7 @@ class Why(enum.Enum):
 
     @property
     def is_requested(self) -> bool:
-        return self in (Why.REQUESTED, Why.LOST)
+        return self in (WhyRecreated.REQUESTED, WhyRecreated.LOST)
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Failed:
     errors: list[EnvError]
     due: float = 0.0
     request: Request | None = None
-    why: Why = Why.FAILED
+    why: WhyRecreated = WhyRecreated.FAILED
     phase: Phase = Phase.WAITS
     token: int = -1
     is_counted: bool = False

@@ -27,7 +27,7 @@ import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine.env_states import RAISED, RESETTING, RESTARTED, STEPPING
-from envpool_py.engine.failed import Failed, Phase, Why
+from envpool_py.engine.failed import Failed, Phase, WhyRecreated
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
 from envpool_py.env.executor import RecycleDue
@@ -121,7 +121,7 @@ class Recovery:
             if in_flight:  # else it was cancelled; the env's next reset finds it due again
                 self._flight.drop_result(i)
                 again = self._resets.get(i) or Request("reset")
-                self.failed[i] = Failed([], 0.0, again, Why.PLANNED)
+                self.failed[i] = Failed([], 0.0, again, WhyRecreated.PLANNED)
             return True
         waits = known is not None and known.phase is not Phase.READY
         if known is not None and waits and (known.request is not None or not in_flight):
@@ -159,7 +159,7 @@ class Recovery:
     def _end_lost(self, i: int) -> None:
         """Forget an error that was raised, or whose request was cancelled."""
         if self.failed[i].phase is not Phase.READY:  # a restart by hand was interrupted
-            self.failed[i].why = Why.REQUESTED
+            self.failed[i].why = WhyRecreated.REQUESTED
         else:
             self.recreation.forget(i)
 
@@ -223,7 +223,7 @@ class Recovery:
             if failed is not None and failed.request is not None:
                 if failed.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
                     self._states.state[i] = RESTARTED
-                if failed.why is Why.FAILED:
+                if failed.why is WhyRecreated.FAILED:
                     self.reported.add(i)
                 del self.failed[i]
 
@@ -237,8 +237,8 @@ class Recovery:
         """Leave it to the next reset of each failed env to recreate it."""
         self.retries, self.tracks = True, self.enabled or self.recreation.fresh
         for failed in self.failed.values():
-            if failed.why is not Why.PLANNED:  # to recycle an env is no restart
-                failed.why = Why.REQUESTED
+            if failed.why is not WhyRecreated.PLANNED:  # to recycle an env is no restart
+                failed.why = WhyRecreated.REQUESTED
 
     def error_of(self, i: int) -> EnvError | None:
         """Return the error of env ``i`` if the env needs to be recreated for it."""
@@ -248,7 +248,7 @@ class Recovery:
 
     def errors(self) -> dict[int, EnvError]:
         """Return the errors of the envs that are being recreated."""
-        found = {i: one for i, one in self.failed.items() if one.why is not Why.LOST}
+        found = {i: one for i, one in self.failed.items() if one.why is not WhyRecreated.LOST}
         return {i: one.errors[-1] for i, one in found.items() if one.errors}
 
     def stop(self, i: int, error: EnvError | None, *, is_lost: bool) -> None:
@@ -273,6 +273,6 @@ class Recovery:
                 error = self.death_of(i)
             self._states.dead.discard(i)
             if error is not None and i not in self.failed:
-                self.failed[i] = Failed([error], why=Why.STOPPED)
+                self.failed[i] = Failed([error], why=WhyRecreated.STOPPED)
             self._flight.send(Selection(np.array([i])), STEPPING, [request])
             self._flight.unsettled = None

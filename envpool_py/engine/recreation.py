@@ -23,7 +23,7 @@ import numpy as np
 from envpool_py import interrupts
 from envpool_py.engine.env_method_calls import ask
 from envpool_py.engine.env_states import DEAD, RESETTING
-from envpool_py.engine.failed import Failed, Phase, Why, delay, log_line, raised_message
+from envpool_py.engine.failed import Failed, Phase, WhyRecreated, delay, log_line, raised_message
 from envpool_py.engine.flight import Asked, Flight
 from envpool_py.env.failures import env_error
 from envpool_py.env.heartbeat import CLOSING
@@ -70,20 +70,20 @@ class Recreation:
             if known.token in self._flight.asked:  # else its reply may be taken for a later one
                 self._flight.forget_asked(known.token)
                 self._flight.drop_result(i)
-            if request is not None and known.why is Why.FAILED:
+            if request is not None and known.why is WhyRecreated.FAILED:
                 errors = [*known.errors, error]
         self.failed[i] = Failed(errors, due, request)
 
     def lose(self, i: int, error: EnvError) -> None:
         """Let the row of env ``i``, which is in flight, raise this error."""
         self.forget(i)
-        self.failed[i] = Failed([error], why=Why.LOST, phase=Phase.READY)
+        self.failed[i] = Failed([error], why=WhyRecreated.LOST, phase=Phase.READY)
         self._flight.publish_error(i)
 
     def lost_error(self, i: int) -> EnvError | None:
         """Return the error that the row of env ``i`` raises, if that is decided."""
         failed = self.failed.get(i)
-        return failed.errors[-1] if failed is not None and failed.why is Why.LOST else None
+        return failed.errors[-1] if failed is not None and failed.why is WhyRecreated.LOST else None
 
     def forget(self, i: int) -> None:
         """Recreate env ``i`` no longer; a reply that is still to come is dropped."""
@@ -244,7 +244,7 @@ class Recreation:
             if phase != CLOSING:
                 return self._try_again(i, failed, failure)
             # Else the process was killed because a session of a mate was cancelled.
-            if abs(env) - 1 == i and all(each.why is not Why.STOPPED for each in mates):
+            if abs(env) - 1 == i and all(each.why is not WhyRecreated.STOPPED for each in mates):
                 cause = failure.message.partition("\n")[0].partition(": ")[2]
                 text = f"env {i}: close: {cause}; the env is recreated"
                 self._untold.append(partial(warn, text, RuntimeWarning))
@@ -283,7 +283,7 @@ class Recreation:
 
     def _configure(self, i: int, failed: Failed) -> None:
         """Send env ``i`` options and position, with which it recreates itself unless it is new."""
-        is_new, is_planned = failed.phase is Phase.STARTS, failed.why is Why.PLANNED
+        is_new, is_planned = failed.phase is Phase.STARTS, failed.why is WhyRecreated.PLANNED
         restarts = int(self._hosts.restarts[i]) + (not is_planned and not failed.is_counted)
         own = {"is_new": is_planned} if self.fresh else {}
         request = self._configuring(i, recreate=not is_new, restarts=restarts, **own)
@@ -298,7 +298,7 @@ class Recreation:
         made = {j: self.failed[j] for j in self._hosts.of(i).ids if j in self.failed}
         for j, each in made.items():  # others of its process are made, too, and may stay idle
             if not each.is_counted and (j == i or each.phase is Phase.STARTS):
-                self._hosts.restarts[j] += each.why is not Why.PLANNED
+                self._hosts.restarts[j] += each.why is not WhyRecreated.PLANNED
                 each.is_counted = True
         flight.batches.reader.forget([i])
         flight.positions.mark_recreated(i)
@@ -307,13 +307,13 @@ class Recreation:
         failed.phase, failed.token = Phase.READY, -1  # that of the env's next call is the same
         if failed.request is not None:
             self.send_replacement(i, failed)
-        elif failed.why is Why.REQUESTED:
+        elif failed.why is WhyRecreated.REQUESTED:
             self.forget(i)
         if failed.why.is_requested:
             self.failures[i] = 0
         if self._states.state[i] == DEAD or failed.why.is_requested:
             self._states.mark_recreated(i, has_request=failed.request is not None)
-        if failed.why is Why.FAILED:
+        if failed.why is WhyRecreated.FAILED:
             if self._options.on_restart is not None:
                 self._untold.append(partial(self._options.on_restart, i, failed.errors[-1]))
             self._logged += 1
@@ -325,7 +325,7 @@ class Recreation:
     def send_replacement(self, i: int, failed: Failed) -> None:
         """Send env ``i``, which is recreated, its request, with the text of its errors."""
         text = ""
-        if failed.why is Why.FAILED:
+        if failed.why is WhyRecreated.FAILED:
             first, *later = failed.errors
             text = f"{first.text}{_THEN}{later[-1].message}" if later else first.text
         assert failed.request is not None  # noqa: S101 - the env is in flight

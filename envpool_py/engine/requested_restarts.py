@@ -9,7 +9,7 @@ import numpy as np
 from envpool_py import interrupts
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.env_states import DEAD
-from envpool_py.engine.failed import Failed, Phase, Why
+from envpool_py.engine.failed import Failed, Phase, WhyRecreated
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
 from envpool_py.env.request import Request
@@ -37,7 +37,7 @@ class RequestedRestarts:
         self._flight.cancel(ids[np.isin(ids, lost)])
         dead = ids[self._states.state[ids] == DEAD]
         failed = self._recreation.failed
-        left = [i for i, one in failed.items() if one.why is Why.REQUESTED]
+        left = [i for i, one in failed.items() if one.why is WhyRecreated.REQUESTED]
         dead = np.union1d(dead, ids[np.isin(ids, left)])
         if len(dead):
             self.restart(dead)
@@ -56,11 +56,11 @@ class RequestedRestarts:
                 failed = all_failed.get(i)
                 starts = self._hosts.of(i).life is Life.STARTING
                 phase = Phase.STARTS if starts else Phase.WAITS
-                if failed is not None and failed.why is Why.LOST:
+                if failed is not None and failed.why is WhyRecreated.LOST:
                     failed.phase = phase  # its row in flight still raises its error
                 elif failed is None or failed.request is None:
                     self._recreation.forget(i)
-                    all_failed[i] = Failed([], why=Why.REQUESTED, phase=phase)
+                    all_failed[i] = Failed([], why=WhyRecreated.REQUESTED, phase=phase)
         self._recreation.await_idle([i for i in todo if all_failed[i].why.is_requested])
 
     def _running(self, ids: IdArray) -> IdArray:
