@@ -145,20 +145,20 @@ def _take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
 
 def _errors_of(batches: Replay) -> Iterator[tuple[Exception, str]]:
     """Repeat the run; yields each error as it happens, and its text with the place."""
-    num_recovered = 0
-    while True:
+    num_recovered, goes_on = 0, True
+    while goes_on:
+        raised: list[tuple[Exception, str]] = []
         try:
-            for _ in batches:
-                for k in range(num_recovered, len(batches.recovered)):
-                    error = batches.recovered[k]
-                    yield error, f"{_text_of(error, batches.recovered_at[k])}; on_error went on"
-                num_recovered = len(batches.recovered)
+            goes_on = next(batches, None) is not None
         except ReplayError as error:
-            yield error, str(error)
+            raised, goes_on = [(error, str(error))], False
         except EnvError as error:
-            yield error, _text_of(error, batches.failed_at[error.env_id])
-            continue
-        return
+            raised = [(error, _text_of(error, batches.failed_at[error.env_id]))]
+        for k in range(num_recovered, len(batches.recovered)):
+            handled = batches.recovered[k]
+            yield handled, f"{_text_of(handled, batches.recovered_at[k])}; on_error went on"
+        num_recovered = len(batches.recovered)
+        yield from raised
 
 
 def _text_of(error: EnvError, place: tuple[int, int]) -> str:

@@ -243,6 +243,7 @@ def test_each_error_is_shown_with_its_place(tmp_path, cli, monkeypatch):
     """One that was raised, and those that ``on_error`` recovered from, before it and after it."""
     path = tmp_path / "a.record"
     options = {"on_error": "restart", "max_restarts": 1, "backend": "dummy", "record": path}
+    options["on_restart"] = lambda env_id, _: 1 // (1 - env_id)
     with envpool_py.make(parts.raising, 2, **options) as pool:
         pool.reset()
         for _ in range(12):
@@ -252,7 +253,9 @@ def test_each_error_is_shown_with_its_place(tmp_path, cli, monkeypatch):
         pool.step([0], [0])
         with pytest.raises(envpool_py.EnvError, match="env 0 failed again after 1 restart"):
             pool.step([0], [0])
-        for _ in range(12):
+        for _ in range(9):
+            pool.step([0], [1])
+        with pytest.raises(ZeroDivisionError):  # the row with this error is not returned
             pool.step([0], [1])
     ended = cli(f"replay {path} tests.cli.parts:raising")
     assert ended.status == 1
