@@ -75,7 +75,7 @@ def replay(
             batch, the requests that were in flight when the program ended. They may end or block
             the calling process, as in the run. By default they are not carried out.
         swaps: the ``env_fns`` that ``pool.restart`` has put in the places of envs, by env id.
-        **options: ``on_error``, ``num_processes``, ``context`` and others of the pool class.
+        **options: ``num_processes``, ``context`` and others of the pool class.
 
     Returns:
         An iterator of batches.
@@ -100,6 +100,7 @@ def replay(
     recorded = {name: header[name] for name in RECORDED}
     decided = {"wait_num": None, "timeout": None, **recorded}
     fixed = {name: Fixed(value, "it is that of the run") for name, value in decided.items()}
+    fixed["on_error"] = Fixed("raise", "the record says what became of each error")
     own = check_options(options if cls is backend else cls, "replay", options, fixed)
     try:
         pool = cls([env_fns[i] for i in chosen], **recorded, **own)

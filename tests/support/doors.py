@@ -181,7 +181,7 @@ _NUM_PROCESSES = "here it is num_processes$"
 MISTAKES = {
     "on_eror": ["did you mean on_error"] * 5
     + ["no option; on_error is; pass"] * 3
-    + ["did you mean on_error"] * 3
+    + ["on_error must be 'raise', because", *["did you mean on_error"] * 2]
     + [UNKNOWN],
     "n_envs": [COPIES] * 5 + ["here it is num_envs"] * 2 + [None] + [COPIES] * 3 + [UNKNOWN],
     "num_env": [COPIES, COPIES, "did you mean num_envs", COPIES, COPIES]
