@@ -144,7 +144,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
             self._describe(observation_mode, shared_memory=shared_memory)
         self.copy = copy
         self._pending: str | None = None  # "reset", "step" or "call"
-        self._late = False  # the pending reset or step has timed out once
+        self._late = False  # the pending reset or step has timed out, or was interrupted
         self._call: Any = None  # ends the pending call
         self._frames: tuple[Any, ...] = ()  # of the last render
         self._ids = self._all = np.arange(self.num_envs)  # the envs of the pending reset or step
@@ -355,7 +355,6 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         except TimeoutError as error:
             if timeout is None or isinstance(error, EnvError) or is_interrupt(error):
                 raise
-            self._late = self._pending is not None
             text = f"The call to `{call}_wait` has timed out after {timeout} second(s)."
             raise multiprocessing.TimeoutError(text) from None
         self._pending, self._late = None, False
@@ -398,7 +397,8 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
                     self._guarded(self._take, _LOOK)  # takes the rows of other envs
                 self.pool.cancel()  # those to come
             if not self.pool.waiting_id:  # an interrupt may have cancelled all, too
-                self._pending, self._late = None, False
+                self._pending = None
+            self._late = self._pending is not None
             raise
 
 

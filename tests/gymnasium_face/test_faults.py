@@ -199,8 +199,8 @@ def test_a_call_that_is_late_is_carried_out(make, held, options):
     assert steps(envs.step(NOTHING)) == [11] * 3
 
 
-@pytest.mark.parametrize("call", ["step", "call"])
-def test_an_interrupted_wait(make, held, beside, call):
+@pytest.mark.parametrize(("call", "then"), [("step", "step_wait"), ("step", "reset"), ("call", "")])
+def test_an_interrupted_wait(make, held, beside, call, then):
     envs = make()
     envs.step_async([3, 3, 3]) if call == "step" else envs.call_async("wait")
     with handling(signal.SIGUSR1, raising(TimeoutError("of the caller's own"))):
@@ -208,8 +208,8 @@ def test_an_interrupted_wait(make, held, beside, call):
         with pytest.raises(TimeoutError, match="of the caller's own"):
             getattr(envs, f"{call}_wait")(60)
     held.unlink()
-    if call == "step":  # may be waited for again
-        assert steps(envs.step_wait()) == [11, 11, 11]
+    if then:  # the step may be waited for again, or cancelled
+        assert steps(getattr(envs, then)()) == [11 * (then == "step_wait")] * 3
     assert envs.call("tag") == (0, 1, 2)
 
 
