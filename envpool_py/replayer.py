@@ -47,6 +47,8 @@ from envpool_py.record.untrusted_files import require
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLACE = re.compile(r" \([^()]*:\d+\)$")
+#: Functions that interfaces apply to envs, and that change none.
+_QUESTIONS = ("has_attribute", "is_wrapped_by", "_has_layer", "_facts")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
 
 
@@ -239,10 +241,9 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 elif errors:
                     raise combine(errors)
             elif kind == file_format.ASKED and entries and data[0][0] == "apply":
-                warn(
-                    f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not"
-                    " replayed: a record holds no functions"
-                )
+                text = f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not replayed"
+                if data[0][1][0] not in _QUESTIONS:
+                    warn(f"{text}: a record holds no functions")
             else:
                 for i, entry in entries.items():
                     self._follow(kind, i, entry)
