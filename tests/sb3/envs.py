@@ -54,8 +54,8 @@ class WalkEnv(CountEnv):
         # Terminated, truncated, or both at once.
         return self.observe(), reward, ended and kind != 1, ended and kind != 0, info
 
-    def told(self, method, id):  # noqa: A002
-        return method, id
+    def told(self, method, id=None, env_id=None):  # noqa: A002
+        return method, id or env_id
 
 
 RGB = functools.partial(WalkEnv, render_mode="rgb_array")

@@ -82,6 +82,7 @@ REQUESTS = [
     ("env_method", ("add", 2), {"times": 3, "indices": -1}),
     ("env_method", ("class_name",), {"indices": [1, 2]}),  # of a wrapper
     ("env_method", ("told",), {"method": "m", "id": 3}),
+    ("env_method", ("told", "m"), {"env_id": 3}),
     ("env_is_wrapped", (TransformReward,), {}),  # a base class of ClipReward
     ("env_is_wrapped", (ClipReward, [1, 2]), {}),
     ("set_attr", ("added", 7), {}),  # on the outermost wrapper

@@ -128,7 +128,7 @@ class OverPool(PoolAdapter, VecEnv):
         can't be sent; then no reset is needed.
         """
         pool, args = self.pool, (method_name, *method_args)
-        if "id" in kwargs or "method" in kwargs:  # pool.call has parameters of these names
+        if kwargs.keys() & {"id", "env_id", "method"}:  # pool.call has parameters of these names
             call = (call_method, method_name, method_args, kwargs)
             return self._ask(indices, lambda ids: pool.apply(*call, id=ids))
         return self._ask(indices, lambda ids: pool.call(*args, id=ids, **kwargs))
