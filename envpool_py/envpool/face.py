@@ -123,7 +123,7 @@ class EnvPool(PoolAdapter):
             return self.recv(reset=True)
         obs, infos = self._reset(env_id, seed, options, self.pool.reset)
         ids, no = self.pool.batch_ids, np.zeros(len(infos), dtype=bool)
-        self._elapsed[ids] = -1
+        self._elapsed[ids], self._seeds[ids] = -1, None
         return self._convert((obs, no, no, no, infos), ids, reset=True)
 
     def close(self, **_: Any) -> None:
@@ -148,9 +148,7 @@ class EnvPool(PoolAdapter):
         self.pool.cancel(ids)
         if seed is None and any(one is not None for one in self._seeds[ids]):
             seed = self._seeds[ids]  # None in a list would reach the env
-        result = call(ids, seed=seed, options=options)
-        self._seeds[ids] = None
-        return result
+        return call(ids, seed=seed, options=options)
 
     def _actions(self, action: Any, env_id: Ids) -> tuple[Any, Ids]:
         if isinstance(action, dict) and "env_id" in action:
@@ -163,7 +161,8 @@ class EnvPool(PoolAdapter):
         env_id, infos = ids.astype(np.int32), batch[4]
         elapsed = self._elapsed[ids] + np.int32(1)
         info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}
-        elapsed[[k for k, one in enumerate(infos) if one.get("is_reset") is True]] = 0
+        begun = [k for k, one in enumerate(infos) if one.get("is_reset") is True]
+        elapsed[begun], self._seeds[ids[begun]] = 0, None  # only now: a reset may be cancelled
         info |= combine_rows(range(len(infos)), infos, len(infos))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
         result: TimeStep = self._result(tuple(batch[:4]), info, reset=reset)
