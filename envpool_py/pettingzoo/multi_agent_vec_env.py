@@ -131,6 +131,8 @@ class SB3MultiAgentVecEnv(OverPool):
         Raises and warns as ``PoolVecEnv.step_async``; ResetNeeded also if an env was never reset.
         """
         self._assert_no_step("step_async: ")
+        if not np.iterable(actions):
+            raise TypeError(f"actions: expected {self.num_envs}, one per row; got {actions!r:.80}")
         count = f"got {len(actions)} actions for {self.num_envs} envs"
         if len(actions) < self.num_envs:
             raise ValueError(count)
@@ -220,10 +222,8 @@ class SB3MultiAgentVecEnv(OverPool):
         self, options: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None
     ) -> None:
         """Set the options of the next ``reset``: one dict for all, or a list as for ``seed``."""
-        if options is not None and not isinstance(options, Mapping):
-            options = list(options)
-            if len(options) == len(self.pool):
-                options = [one for one in options for _ in self.possible_agents]
+        if isinstance(options, (Sequence, np.ndarray)) and len(options) == len(self.pool):
+            options = [one for one in options for _ in self.possible_agents]
         super().set_options(options)
         self._options = self._options[:: len(self.possible_agents)]
 

@@ -147,6 +147,8 @@ def test_wrong_calls(venv):
     with pytest.raises(gym.error.ResetNeeded):
         venv.step(np.zeros(8, int))
     venv.reset()
+    with pytest.raises(TypeError, match="expected 8, one per row; got None"):
+        venv.step(None)
     with pytest.raises(ValueError, match="got 7 actions for 8 envs"):
         venv.step(np.zeros(7, int))
     with pytest.warns(UserWarning, match="got 9 actions for 8 envs"):
