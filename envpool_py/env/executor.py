@@ -423,8 +423,9 @@ class Executor:
                 raise TypeError(f"reset() takes no seed: {text}{checks.OLD_GYM}") from error
             raise
         if not isinstance(result, (tuple, list)) or len(result) != 2:
-            got = _named(result) + checks.OLD_GYM
-            raise TypeError(f"reset() must return (obs, info), got {got}")
+            got = _named(result)
+            hint = "" if got.startswith("coroutine") else checks.OLD_GYM
+            raise TypeError(f"reset() must return (obs, info), got {got}{hint}")
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
@@ -544,4 +545,6 @@ def checked_row(result: Any) -> Row:
 
 def _named(value: Any) -> str:
     name = type(value).__name__
+    if name == "coroutine":
+        name += "; only methods of the base gym.Env may be async def, without a decorator"
     return f"a {name} of {len(value)}" if isinstance(value, (tuple, list)) else name

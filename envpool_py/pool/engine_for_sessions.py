@@ -46,13 +46,14 @@ def sessions(self: Any) -> Sessions:
 class EngineForSessions:
     """Requests to single envs, and their results, for ``Sessions``.
 
-    ``begin``: with a future that is never done, so that ``recv_async`` is refused. ``prepare``:
-    whether an env can be reset now; if not, its next row says so. ``backoff``: for how long it
-    rests after so many resets that failed. ``check``: raise if it cannot be stepped. ``stop``:
-    cancel a request; its error if it has not done this ``fact`` in time, after ``request_stacks``
-    for all such envs together. ``kill``: only what goes on although it was cancelled. ``poll``: the
-    seconds until the next poll, the rows that have arrived, or the errors in place of them, and the
-    errors of envs that are being recreated.
+    ``is_over``: whether the episode of an env has ended, for all its agents. ``begin``: with a
+    future that is never done, so that ``recv_async`` is refused. ``prepare``: whether an env can be
+    reset now; if not, its next row says so. ``backoff``: for how long it rests after so many resets
+    that failed. ``check``: raise if it cannot be stepped. ``stop``: cancel a request; its error if
+    it has not done this ``fact`` in time, after ``request_stacks`` for all such envs together.
+    ``kill``: only what goes on although it was cancelled. ``poll``: the seconds until the next
+    poll, the rows that have arrived, or the errors in place of them, and the errors of envs that
+    are being recreated.
 
     In the place of the frame of a call, it lets the pool refuse other calls.
     """
@@ -64,6 +65,7 @@ class EngineForSessions:
         self._pool, self._engine, self.num_envs = pool, pool.engine, pool.env_num
         self._recovery, self._flight = pool.engine.recovery, pool.engine.flight
         self._ones = [Selection(np.array([i])) for i in range(pool.env_num)]
+        self.is_over: Callable[[int], bool] = pool._inner.is_over
         self.steps_here = bool(pool.engine.hosts.local)
         action = pool.engine.block.spec.action
         self._takes_arrays = spaces.is_leaf(action) and action.dtype is not None

@@ -42,7 +42,7 @@ async def recv_async(self: Any) -> StepResult:
     flight, loop, event = self.engine.flight, asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.current_task()
     if flight.awaiting is not None and flight.awaiting is not task and not flight.awaiting.done():
-        text = "recv_async: another coroutine already awaits the next batch of this pool"
+        text = "recv_async: another coroutine or session already awaits the results of this pool"
         raise AlreadyPendingCallError(text, "recv_async")
     begun: float | None = None
     flight.awaiting = task

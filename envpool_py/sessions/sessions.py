@@ -113,8 +113,9 @@ class Session:
             raise
         self.obs, reward, terminated, truncated, self.info = row
         self.episode_return = self.episode_return + reward
-        self.done = terminated or truncated
-        self._refusal = "its episode is over; open another session" if self.done else ""
+        self.done = (terminated or truncated) and self._sessions._is_over(self.env_id)
+        if self._holds:  # else it was closed in the turn in which its row arrived
+            self._refusal = "its episode is over; open another session" if self.done else ""
         return row
 
 
@@ -126,7 +127,7 @@ class Sessions:
     """
 
     def __init__(self, engine: Any) -> None:
-        self._engine = engine  # an ``EngineForSessions``
+        self._engine, self._is_over = engine, engine.is_over  # an ``EngineForSessions``
         # Until when each free env rests: else one that fails at once would take most of the tasks.
         self._free = dict.fromkeys(range(engine.num_envs), 0.0)
         # The same of envs that cannot be reset yet: a request was cancelled, or they are recreated.
@@ -139,7 +140,8 @@ class Sessions:
         # When to stop a request, its kind and timeout; kind "": it was cancelled before.
         self._deadlines: dict[int, tuple[float, str, float]] = {}
         self._first_deadline = math.inf
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = math.inf  # of uvloop, a handle has no ``when``
         self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
 
     async def __aenter__(self) -> Self:
@@ -238,7 +240,7 @@ class Sessions:
                         raise outcome.error  # noqa: TRY301 - it gets its outcomes below
                     found[k] = outcome
         except BaseException as error:
-            with contextlib.suppress(AttributeError):  # of a class with slots
+            with contextlib.suppress(Exception):  # of a class with slots, or its own rule
                 error.finished = Outcomes(found[k] for k in sorted(found))  # type: ignore[attr-defined]
             raise
         return Outcomes(found[k] for k in sorted(found))
@@ -247,6 +249,7 @@ class Sessions:
         self, conversation: Conversation[T, V], tasks: Tasks[T]
     ) -> AsyncGenerator[tuple[int, Outcome[T, V]], None]:
         """Yield the outcomes as they end, each with the number of its task."""
+        self._check(None)
         running: dict[asyncio.Task[V], tuple[int, T]] = {}
         ended: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
         room, numbers = asyncio.Semaphore(2 * self._engine.num_envs), count()
@@ -263,6 +266,7 @@ class Sessions:
             running[each] = next(numbers), task
             each.add_done_callback(ended.put_nowait)
             await room.acquire()  # before the next task is taken
+            self._check(None)  # else all tasks would be used up in vain
 
         async def begin_all() -> None:
             await room.acquire()
@@ -280,8 +284,11 @@ class Sessions:
                 if (done := await ended.get()) is beginner:
                     continue
                 k, task = running.pop(done)
-                error = asyncio.CancelledError() if done.cancelled() else done.exception()
                 room.release()
+                try:
+                    error = done.exception()
+                except asyncio.CancelledError as cancelled:
+                    error = cancelled
                 yield k, Outcome(task, done.result() if error is None else None, error)
         finally:
             for each in (beginner, *running):
@@ -315,8 +322,9 @@ class Sessions:
     def _put_back(self, i: int, *, has_failed: bool = False) -> None:
         """Let another session have env ``i`` as soon as it can be reset, and has rested."""
         if (pending := self._pending.get(i)) is not None:
-            pending.cancel()
             self._cancelled(i, pending)
+            if not pending.done():  # else its task was cancelled in this turn
+                pending.set_exception(ResetNeeded("session: it was closed during this step"))
         if self._error is not None:
             return
         rests_until = self._fail(i) if has_failed else 0.0
@@ -401,13 +409,13 @@ class Sessions:
 
     def _poll_at(self, when: float) -> None:
         """Poll at this time at the latest; a timer that is earlier stays."""
-        if self._timer is None or when < self._timer.when():
+        if when < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._loop.call_at(when, self._on_time)
+            self._timer, self._timer_at = self._loop.call_at(when, self._on_time), when
 
     def _on_time(self) -> None:
-        self._timer = None
+        self._timer_at = math.inf
         self._poll()
 
     def _limit(self, i: int, seconds: float, kind: str = "") -> None:
@@ -497,7 +505,7 @@ class Sessions:
     def _next_free(self, ids: tuple[int, ...] | None) -> int | None:
         """Return a free env that does not rest; if all of ``ids`` rest, the next of these."""
         free = self._free if ids is None else [i for i in ids if i in self._free]
-        now = self._loop.time()
+        now = self._loop.time() + 1e-3  # the timers of uvloop count milliseconds
         found = next((i for i in free if self._free[i] <= now), None)
         if found is None and len(free) == len(ids or self._failures):
             found = min(free, key=self._free.__getitem__)

@@ -87,9 +87,10 @@ class ThreadConnection:
 
     def move(self, *runner: Any) -> None:
         """Go on in the event loop, in a ``Runner`` with these arguments."""
-        self.leave()  # until the next ``receive``, so that the caller abandons one of the two
+        self.leave()  # so that the caller abandons one of the two
         loop = self._use.enter_context(coroutine_envs.running())
         self.runner = coroutine_envs.Runner(loop, *runner)
+        self.enter()  # not in the loop: while code blocks that, ``abandon`` would wait
         self.runner.start()
 
     def finish(self) -> None:
@@ -243,10 +244,14 @@ class ThreadHost(RemoteHost):
         if (runner := self.runner) is None:
             return stack_of_thread(thread)
         self.name, self.killed = "coroutine", "was cancelled"
-        if not (name := runner.blocked_by()):
-            return stack_of_thread(thread, runner.coroutine)
-        line, stack = stack_of_thread(runner.loop.ident or 0)
-        return line if name == runner.name else f"; the event loop runs {name}{line}", stack
+        name, coroutine = runner.blocked_by(), runner.coroutine
+        if name == runner.name:
+            return stack_of_thread(runner.loop.ident or 0)
+        line, stack = stack_of_thread(thread, coroutine) if coroutine or not name else ("", "")
+        if name:  # maybe only in this moment
+            other, stack = stack_of_thread(runner.loop.ident or 0)
+            line += f"; the event loop runs {name}{other}"
+        return line, stack
 
     def _kill(self) -> None:
         """Abandon the thread."""

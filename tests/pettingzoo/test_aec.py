@@ -126,6 +126,24 @@ def test_an_episode():
         assert env.step(action) is None, "last() returns it"
 
 
+async def test_a_session_goes_on_until_no_agent_is_left():
+    raw = TableEnv()
+    raw.reset(seed=9)
+    agents = []
+    for agent in raw.agent_iter():
+        agents.append(agent)
+        raw.step(None if raw.last()[2] or raw.last()[3] else 0)
+    seen = []
+    with DummyVectorEnv([lambda: PettingZooEnv(TableEnv())]) as pool:
+        async with pool.sessions() as sessions, sessions.open(seed=9) as env:
+            is_dead = False
+            while not env.done:
+                seen.append(env.obs["agent_id"])
+                _, _, *flags, _ = await env.step(None if is_dead else 0)
+                is_dead = any(flags)
+    assert seen == agents
+
+
 def test_seeds_and_attributes_in_a_pool():
     raw = TableEnv()
     raw.reset(seed=9)

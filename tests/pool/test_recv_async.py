@@ -209,7 +209,7 @@ async def test_requests_may_be_sent_while_a_batch_is_awaited(place):
         task = asyncio.create_task(pool.recv_async())  # waits for something to be sent
         await ticks()
         assert not task.done()
-        with pytest.raises(AlreadyPendingCallError, match="another coroutine already awaits"):
+        with pytest.raises(AlreadyPendingCallError, match="another coroutine or session already"):
             await pool.recv_async()
         assert pool.call("add", 1) == [1, 2]
         pool.send([GO], [1])

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import gc
+import itertools
 import threading
 
 import pytest
-from gymnasium.error import ResetNeeded
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from tests.sessions.helpers import GO, count_fns, open_sessions, play, time_passes, turns, until
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
@@ -127,6 +128,35 @@ async def test_no_ending_of_map_loses_outcomes(ending):
         assert [one.value for one in error.finished] == [0, 1, 2]
 
 
+async def test_the_outcome_of_what_was_cancelled_has_its_message():
+    async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
+
+        async def conversation(task):
+            asyncio.current_task().cancel(task)
+            await asyncio.sleep(0)
+
+        outcomes = await sessions.map(conversation, ["too slow"], on_failure="record")
+        assert outcomes.errors[0].startswith("CancelledError: too slow")
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+async def test_no_task_is_begun_after_the_end_of_the_sessions(place):
+    begun = []
+
+    async def conversation(task):
+        begun.append(task)
+        if task == 7:
+            pool.close()
+        await play(sessions)
+
+    with PLACES[place](count_fns()) as pool:
+        async with pool.sessions() as sessions:
+            with pytest.raises(ClosedEnvironmentError) as caught:
+                await sessions.map(conversation, itertools.count(), on_failure="record")
+    assert len(begun) < 7 + 3 * len(pool)
+    assert not caught.value.finished[0].error
+
+
 async def test_a_plain_function_that_raises_is_an_outcome():
     async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
 
@@ -159,6 +189,26 @@ async def test_a_session_without_a_block(place):
         for each in opened:
             each.close()
         await asyncio.gather(*[play(sessions) for _ in range(6)])
+
+
+@pytest.mark.parametrize("place", QUICK)
+async def test_a_session_that_is_closed_during_a_step(place):
+    async with open_sessions(PLACES[place](count_fns(1))) as sessions:
+        session = await sessions.open()
+        step = asyncio.ensure_future(session.step(GO))
+        await asyncio.sleep(0)
+        session.close()
+        with pytest.raises(ResetNeeded, match="closed during this step"):
+            await step
+        session = await sessions.open()
+        step = asyncio.ensure_future(session.step(GO))
+        await asyncio.sleep(0)
+        while sessions._pending:
+            sessions._poll()  # then the row is there, but the task has not run
+        session.close()
+        assert (await step)[0].tolist()[2] == 1
+        with pytest.raises(ResetNeeded, match="it was closed"):
+            await session.step(GO)
 
 
 async def test_one_of_some_envs():

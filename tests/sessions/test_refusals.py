@@ -7,7 +7,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import DummyVectorEnv, VectorEnvWrapper
-from tests.sessions.helpers import GO, count_fns, fine, open_sessions
+from tests.sessions.helpers import GO, count_fns, fine, open_sessions, play
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.places import BACKENDS, PLACES
@@ -39,7 +39,7 @@ async def test_other_calls_of_the_pool_are_refused(place):
                 call()
         with pytest.raises(AlreadyPendingCallError, match="others of this pool are open"):
             await other.__aenter__()
-        with pytest.raises(AlreadyPendingCallError, match="another coroutine already awaits"):
+        with pytest.raises(AlreadyPendingCallError, match="another coroutine or session already"):
             await pool.recv_async()
         assert (await env.step(GO))[0].tolist()[2] == 1
 
@@ -82,6 +82,9 @@ async def test_another_event_loop_is_refused():
             with pytest.raises(RuntimeError, match="another event loop"):
                 async with sessions.open():
                     pass
+            for collect in (sessions.map, lambda *args: anext(sessions.stream(*args))):
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    await collect(play, [sessions])
 
         await asyncio.to_thread(asyncio.run, elsewhere())
         await env.step(GO)
@@ -132,6 +135,8 @@ async def test_what_a_session_refuses():
         with pytest.raises(RuntimeError, match="async with"):
             async with closed.open():
                 pass
+        with pytest.raises(RuntimeError, match="async with"):
+            await closed.map(play, [closed])
         async with pool.sessions() as sessions:
             session = sessions.open()
             with pytest.raises(ResetNeeded, match="async with"):
