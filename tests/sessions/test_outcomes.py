@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import sys
 import threading
 
 import pytest
@@ -136,7 +137,9 @@ async def test_the_outcome_of_what_was_cancelled_has_its_message():
             await asyncio.sleep(0)
 
         outcomes = await sessions.map(conversation, ["too slow"], on_failure="record")
-        assert outcomes.errors[0].startswith("CancelledError: too slow")
+        error = outcomes[0].error
+        # Python 3.10 makes another one for the task.
+        assert str(error.__context__ if sys.version_info < (3, 11) else error) == "too slow"
 
 
 @pytest.mark.parametrize("place", BACKENDS)
@@ -154,7 +157,7 @@ async def test_no_task_is_begun_after_the_end_of_the_sessions(place):
             with pytest.raises(ClosedEnvironmentError) as caught:
                 await sessions.map(conversation, itertools.count(), on_failure="record")
     assert len(begun) < 7 + 3 * len(pool)
-    assert not caught.value.finished[0].error
+    assert any(one.error is None for one in caught.value.finished)
 
 
 async def test_a_plain_function_that_raises_is_an_outcome():
