@@ -36,7 +36,7 @@ from envpool_py.errors import (
     warn,
 )
 from envpool_py.interrupts import suppressed
-from envpool_py.options import Backend
+from envpool_py.options import Backend, RecoveryOptions
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import RECORDED, BaseVectorEnv
 from envpool_py.pool.keywords import Fixed, PoolOptions, check_options
@@ -47,8 +47,6 @@ from envpool_py.record.untrusted_files import require
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLACE = re.compile(r" \([^()]*:\d+\)$")
-#: Functions that interfaces apply to envs, and that change none.
-_QUESTIONS = ("has_attribute", "is_wrapped_by", "_has_layer", "_facts")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
 
 
@@ -102,7 +100,8 @@ def replay(
     recorded = {name: header[name] for name in RECORDED}
     decided = {"wait_num": None, "timeout": None, **recorded}
     fixed = {name: Fixed(value, "it is that of the run") for name, value in decided.items()}
-    fixed["on_error"] = Fixed("raise", "the record says what became of each error")
+    why = "the record says what became of each error"
+    fixed |= {name: Fixed(value, why) for name, value in vars(RecoveryOptions()).items()}
     own = check_options(options if cls is backend else cls, "replay", options, fixed)
     try:
         pool = cls([env_fns[i] for i in chosen], **recorded, **own)
@@ -241,9 +240,10 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 elif errors:
                     raise combine(errors)
             elif kind == file_format.ASKED and entries and data[0][0] == "apply":
-                text = f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not replayed"
-                if data[0][1][0] not in _QUESTIONS:
-                    warn(f"{text}: a record holds no functions")
+                warn(
+                    f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not"
+                    " replayed: a record holds no functions"
+                )
             else:
                 for i, entry in entries.items():
                     self._follow(kind, i, entry)

@@ -1,6 +1,6 @@
 """What becomes of the errors of envs: each is raised, or its env is recreated and reports it.
 
-This is decided here; if an env cannot be recreated, by ``Recreation._try_again``, by the same rule:
+This is decided here, and for an env that cannot be recreated in ``Recreation._try_again``:
 
 1. The process of an env ends, or an env raises in place of its row: ``take`` decides whether to
    raise the error or to recreate the env, and when; ``failed.delay`` has the rule.

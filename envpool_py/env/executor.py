@@ -480,10 +480,6 @@ class Executor:
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         return wrapper_layers.lookup(self.env, method)(*args, **kwargs)
 
-    def call_or_get(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        found = wrapper_layers.lookup(self.env, name)
-        return found(*args, **kwargs) if callable(found) else found
-
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return function(self.env, *args, **kwargs)
 

@@ -51,7 +51,6 @@ KINDS = {
     "get_attr": Kind(),
     "set_attr": Kind(recorded=True),
     "call": Kind(recorded=True),
-    "call_or_get": Kind(recorded=True),
     "apply": Kind(recorded=True),
     "render": Kind(),
     "configure": Kind(sets_up=True),
@@ -75,7 +74,6 @@ class Request(NamedTuple):
     ``get_attr``    ``name``                       the value
     ``set_attr``    ``name, value``                None
     ``call``        ``method, *args, **kwargs``    the result of the method
-    ``call_or_get`` ``name, *args, **kwargs``      the same, or the attribute if it is no method
     ``apply``       ``function, *args, **kwargs``  the result of ``function(env, ...)``
     ``render``      ``**kwargs``                   the frame
     ``configure``   see ``Executor.configure``     None; at the start only if there are options

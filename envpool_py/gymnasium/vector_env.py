@@ -290,7 +290,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
             text = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
             raise ValueError(text)
-        requests = [Request("call_or_get", (name, *args), kwargs)] * self.num_envs
+        requests = [Request("apply", (_call, name, args, kwargs))] * self.num_envs
         self._call, self._pending = _begin(self.pool, requests), "call"
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
@@ -410,6 +410,11 @@ def _begin(pool: BaseVectorEnv, requests: Sequence[Request]) -> _End:
 @one_at_a_time
 def _end(pool: BaseVectorEnv, end: _End, timeout: float | None) -> list[Any]:  # noqa: ARG001
     return end(timeout)
+
+
+def _call(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    found = env.get_wrapper_attr(name)
+    return found(*args, **kwargs) if callable(found) else found
 
 
 def _columns(layout: Any, obs: Any) -> Any:

@@ -44,8 +44,7 @@ CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out 
 ASKED = b"a"  #: requests without a row have ended: as ``REQUESTS``, and whether it failed
 CLOSED = b"z"  #: the pool is closed
 
-_LEAST_ARGUMENTS = {"step": 1, "set_attr": 2, "call": 1, "call_or_get": 1}  # positional
-_LEAST_ARGUMENTS |= {"apply": 1, "env_fn": 1}
+_LEAST_ARGUMENTS = {"step": 1, "set_attr": 2, "call": 1, "apply": 1, "env_fn": 1}  # positional
 
 #: One chunk: its kind, the env ids, and the data of each of these envs.
 Event: TypeAlias = "tuple[bytes, list[int], list[Any]]"

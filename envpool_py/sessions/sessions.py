@@ -235,7 +235,7 @@ class Sessions:
             async with contextlib.aclosing(self._outcomes(conversation, tasks)) as outcomes:
                 async for k, outcome in outcomes:
                     if outcome.error is not None and on_failure == "raise":
-                        if hasattr(outcome.error, "add_note"):  # from Python 3.11 on
+                        with contextlib.suppress(Exception):  # Python 3.10 has no notes
                             outcome.error.add_note(f"its task was {outcome.task!r:.200}")
                         raise outcome.error  # noqa: TRY301 - it gets its outcomes below
                     found[k] = outcome
@@ -262,11 +262,13 @@ class Sessions:
             return await found
 
         async def begin(task: T) -> None:
+            if self._error is not None:  # else all tasks would be used up in vain
+                text = "sessions: they have ended, so no other task is begun"
+                raise ClosedEnvironmentError(text) from self._error
             each = self._loop.create_task(converse(task))
             running[each] = next(numbers), task
             each.add_done_callback(ended.put_nowait)
             await room.acquire()  # before the next task is taken
-            self._check(None)  # else all tasks would be used up in vain
 
         async def begin_all() -> None:
             await room.acquire()
@@ -288,7 +290,8 @@ class Sessions:
                 try:
                     error = done.exception()
                 except asyncio.CancelledError as cancelled:
-                    error = cancelled
+                    trace: Any = cancelled.__traceback__
+                    error = cancelled.with_traceback(trace.tb_next)  # else it refers to this frame
                 yield k, Outcome(task, done.result() if error is None else None, error)
         finally:
             for each in (beginner, *running):

@@ -10,9 +10,6 @@ import pytest
 
 import envpool_py
 from envpool_py import EnvError, ReplayError, WorkerDiedError
-from envpool_py.gymnasium import VectorEnv
-from envpool_py.pettingzoo import multi_agent_vec_env, parallel
-from envpool_py.sb3.called_in_workers import has_attribute, is_wrapped_by
 from envpool_py.worker import DummyEnvWorker
 from tests.faults.helpers import MODES
 from tests.record.runs import RANDOM, Run, failing
@@ -122,17 +119,10 @@ def test_attributes_calls_and_seeds_are_done_again_and_functions_are_warned_of(p
         pool.set_env_attr("state", np.full(3, 50.0), [1])
         run.step([1, 1, 1])
         pool.call("set_wrapper_attr", "state", np.full(3, 9.0), id=[2])
-        run.step([1, 1, 1])
-        envs = VectorEnv(pool)
-        envs.call("set_wrapper_attr", "state", np.full(3, 7.0))
         with pytest.raises(AttributeError):
             pool.call("nothing")
         pool.apply(lambda env: env.tag)
-        for question in (is_wrapped_by, has_attribute, multi_agent_vec_env._has_layer):
-            pool.apply(question, "tag")
-        pool.apply(parallel._facts)
         run.step([1, 1, 1])
-        envs.close()
     with pytest.warns(UserWarning, match="applied .*<lambda> to 3 envs, which is not replayed"):
         check_replay(run, path, RANDOM)
 
