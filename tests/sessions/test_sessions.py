@@ -356,18 +356,17 @@ async def test_map_records_failures(place):
 
 
 async def test_map_raises_the_first_failure():
-    cancelled = []
-
-    found = []
+    found, waiting, cancelled = [], [], []
     with PLACES["thread"](count_fns(3)) as pool:
 
         async def conversation(task):
             async with sessions.open() as env:
                 try:
                     if task == 1:
-                        await until(lambda: len(found) > 0)
+                        await until(lambda: found and waiting)
                         raise ArithmeticError("of the policy")
                     if task > 1:
+                        waiting.append(task)
                         await asyncio.Event().wait()
                     await env.step(GO)
                 except asyncio.CancelledError:
