@@ -82,7 +82,7 @@ class Request(NamedTuple):
     =============== ============================== =========================================
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as
-    ``env_error``. ``no_autoreset``: no automatic reset follows the end of the episode.
+    ``env_error``. ``no_autoreset``: of a reset; the step that ends its episode resets nothing.
     """
 
     kind: str

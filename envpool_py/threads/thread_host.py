@@ -87,7 +87,7 @@ class ThreadConnection:
 
     def move(self, *runner: Any) -> None:
         """Go on in the event loop, in a ``Runner`` with these arguments."""
-        self.leave()  # so that the caller abandons one of the two
+        self.leave()  # raises if the caller has abandoned the thread
         loop = self._use.enter_context(coroutine_envs.running())
         self.runner = coroutine_envs.Runner(loop, *runner)
         self.enter()  # not in the loop: while code blocks that, ``abandon`` would wait

@@ -15,6 +15,7 @@ from envpool_py.env.wrapper_layers import make_for_random_actions
 from envpool_py.pettingzoo import PettingZooEnv
 from tests.pettingzoo.by_hand import MODES, AECByHand, drive
 from tests.pettingzoo.envs import ACTS, KAZ, MeadowEnv, PlainMeadowEnv, TableEnv, make_aec
+from tests.support.places import PLACES, QUICK
 from tests.support.reference import alike as same
 
 # Place, name, autoreset mode, and the steps of each env: enough for several episodes.
@@ -126,7 +127,8 @@ def test_an_episode():
         assert env.step(action) is None, "last() returns it"
 
 
-async def test_a_session_goes_on_until_no_agent_is_left():
+@pytest.mark.parametrize("place", QUICK)
+async def test_a_session_goes_on_until_no_agent_is_left(place):
     raw = TableEnv()
     raw.reset(seed=9)
     agents = []
@@ -134,7 +136,7 @@ async def test_a_session_goes_on_until_no_agent_is_left():
         agents.append(agent)
         raw.step(None if raw.last()[2] or raw.last()[3] else 0)
     seen = []
-    with DummyVectorEnv([lambda: PettingZooEnv(TableEnv())]) as pool:
+    with PLACES[place]([lambda: PettingZooEnv(TableEnv())]) as pool:
         async with pool.sessions() as sessions, sessions.open(seed=9) as env:
             is_dead = False
             while not env.done:

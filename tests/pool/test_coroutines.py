@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 
 import gymnasium as gym
 import numpy as np
@@ -355,6 +356,20 @@ def test_a_timeout_names_the_env_that_blocks_the_event_loop():
     BlockingEnv.gate.set()
     pool.close()
     assert wait_until(lambda: not alive())
+
+
+@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_a_coroutine_behind_a_decorator_is_refused(place, method):
+    def decorated(self, *args, **kwargs):
+        del self, args, kwargs
+        return asyncio.sleep(0)
+
+    kind = type("Decorated", (envs.CountEnv,), {method: decorated})
+    with PLACES[place]([kind]) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the coroutine was never awaited
+        with pytest.raises(TypeError, match="got coroutine; only methods of the base gym.Env"):
+            pool.reset() and pool.step([0])
 
 
 async def test_a_blocked_event_loop_does_not_block_that_of_the_sessions(monkeypatch):
