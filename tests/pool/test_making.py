@@ -149,10 +149,9 @@ MADE = [
 def test_what_make_chooses(measured, options, expected, monkeypatch):
     two_cores(monkeypatch, measured)
     with make(CountingEnv, **{"num_envs": 64, **options}) as pool:
-        shown = repr(pool)
-        for text in (LEFT_OUT, ", context='fork'", ", on_error='restart'"):
-            shown = shown.replace(text, "")
-        assert shown == expected
+        # The default start method is forkserver from Python 3.14 on.
+        left_out = rf"{re.escape(LEFT_OUT)}|, context='\w+'|, on_error='restart'"
+        assert re.sub(left_out, "", repr(pool)) == expected
 
 
 BAD = [
