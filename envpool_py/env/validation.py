@@ -34,8 +34,10 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
         parts = spaces.split(layout, fitted, "obs")
     except ordinary(TypeError, ValueError):
         return None  # storing the row raises an error that says more
+    # Of a scalar, a Box warns.
+    whole = np.asarray(fitted) if isinstance(space, gym.spaces.Box) else fitted
     try:
-        valid = bool(space.contains(fitted))
+        valid = bool(space.contains(whole))
     except ordinary():  # a custom space may not implement it
         valid = True
     for leaf, part in zip(spaces.leaves(layout), parts, strict=True):

@@ -38,6 +38,7 @@ CASES = {
     "VecFrameStack": ({"n_stack": 3}, "box"),
     "VecFrameStack-images": ({"n_stack": 2}, "image"),
     "VecFrameStack-first": ({"n_stack": 2, "channels_order": "first"}, "double"),
+    "VecFrameStack-normalized": ({"n_stack": 2}, spaces.Box(-9, 9, (3,), np.int8)),
     "VecFrameStack-keys": ({"n_stack": 4, "channels_order": {"z": "first", "b": None}}, "vectors"),
     "VecMonitor": ({"info_keywords": ("left",)}, "box"),
     "VecTransposeImage": ({}, "image"),
@@ -63,8 +64,11 @@ def test_many_episodes(around, case):
     name = case.split("-", maxsplit=1)[0]
     env_fns = walkers(obs=obs, render_mode="rgb_array")
     venv = (sb3 if around == "mixed" else own).DummyVecEnv(env_fns)
+    inner = sb3.DummyVecEnv(env_fns)
+    if case.endswith("normalized"):
+        venv, inner = own.VecNormalize(venv), sb3.VecNormalize(inner)
     tested = getattr(sb3 if around == "theirs" else own, name)(venv, **kwargs)
-    reference = getattr(sb3, name)(sb3.DummyVecEnv(env_fns), **kwargs)
+    reference = getattr(sb3, name)(inner, **kwargs)
     assert walk_together(tested, reference) > 30
     if name == "VecNormalize":
         assert_same(*(normalized(venv) for venv in (tested, reference)))
@@ -276,6 +280,7 @@ def kept(venv):
     [
         ("box", {"gamma": 0.9, "training": False}),
         ("dict", {"norm_obs_keys": ["z", "image"], "clip_obs": 3.0}),
+        ("dict", {"norm_obs_keys": []}),
         ("image", {"norm_reward": False}),
         ("discrete", {"norm_obs": False, "clip_reward": 2.0, "epsilon": 1e-3}),
     ],

@@ -45,8 +45,9 @@ def test_what_is_wrong_is_named(space, obs, text):
 
 
 @pytest.mark.parametrize(("space", "obs"), RIGHT, ids=range(len(RIGHT)))
-def test_what_fits_is_right(space, obs):
+def test_what_fits_is_right(space, obs, recwarn):
     assert validation.complaint(space, obs) is None
+    assert not recwarn.list
 
 
 def test_rewards():

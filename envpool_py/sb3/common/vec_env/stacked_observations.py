@@ -114,11 +114,12 @@ class StackedObservations:
         if parts := self.sub_stacked_observations:
             return {key: part._push(observations[key], done) for key, part in parts.items()}  # noqa: SLF001
         self.stacked_obs[done] = 0
-        self.stacked_obs = _appended(self.stacked_obs, observations, self.stack_dimension)
+        stacks = _appended(self.stacked_obs, observations, self.stack_dimension)
+        self.stacked_obs = stacks.astype(self.stacked_obs.dtype, copy=False)
         return self.stacked_obs.copy()
 
 
 def _appended(stacks: NDArray[Any], newest: NDArray[Any], axis: int) -> NDArray[Any]:
     """The newest observations behind the stacks without the oldest ones."""
     older = np.split(stacks, [newest.shape[axis]], axis)[1]
-    return np.concatenate((older, newest), axis, dtype=stacks.dtype, casting="unsafe")
+    return np.concatenate((older, newest), axis)

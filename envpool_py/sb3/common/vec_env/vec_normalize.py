@@ -243,8 +243,8 @@ class VecNormalize(ObservationWrapper):
             loaded.set_venv(venv)
             return loaded
         settings, statistics = (_of_archive if is_archive else _of_pickle)(path)
-        # Statistics of observations are kept while norm_obs is False.
-        has_obs = len(statistics) > 1
+        # Statistics of observations are kept while norm_obs is False; of no keys there are none.
+        has_obs = len(statistics) > 1 or settings.get("norm_obs_keys") == []
         loaded = VecNormalize(venv, **{**settings, "norm_obs": has_obs})
         loaded.norm_obs = settings.get("norm_obs", True)
         own = _statistics_in(vars(loaded))
