@@ -31,8 +31,8 @@ class Batches:
             else functools.partial(spaces.copy_row, self._layout)
         )
         self.reader = info_codec.Reader(*block.info_memory)
-        # The first env with a vector reward that no space declares, and the shape of that reward.
-        self._vector_reward: tuple[int, tuple[int, ...]] | None = None
+        #: The first env with a vector reward that no space declares, and the shape of that reward.
+        self.vector_reward: tuple[int, tuple[int, ...]] | None = None
         # The last observations that were returned, as an array for each leaf; empty: not kept.
         self._last: list[spaces.Array] = []
 
@@ -68,8 +68,8 @@ class Batches:
             reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
         elif self._copy:
             reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
-        if self._vector_reward is not None:
-            reward = np.zeros((len(ids), *self._vector_reward[1]))
+        if self.vector_reward is not None:
+            reward = np.zeros((len(ids), *self.vector_reward[1]))
             for k, i in enumerate(ids.tolist()):
                 reward[k] = beside.get(i, {}).get("reward", 0)
         obs = parts[0] if self._is_one_array else self._join(parts, len(ids))
@@ -81,12 +81,12 @@ class Batches:
         Only of vectors that no space declares; rows without a reward are zeros among them.
         """
         vectors = {i: one["reward"].shape for i, one in beside.items() if "reward" in one}
-        if not vectors and self._vector_reward is None:
+        if not vectors and self.vector_reward is None:
             return {}
         shapes = {i: () for i in ids if i not in vectors and self._block.reward[i]} | vectors
-        first, shape = self._vector_reward or next(iter(shapes.items()))
+        first, shape = self.vector_reward or next(iter(shapes.items()))
         if shape:
-            self._vector_reward = first, shape
+            self.vector_reward = first, shape
         text = f"that of env {first} has shape {shape}; all rewards of a pool must have one shape"
         return {
             i: env_error(ValueError(f"reward has shape {own}, but {text}"), i, "step")

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.interrupts import ordinary
+from envpool_py.interrupts import ordinary, suppressed
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -35,7 +35,8 @@ _DTYPES = {id(dtype): dtype for dtype in map(np.dtype, np.typecodes["All"])}
 class Code(Protocol):
     """Stores values that are no arrays as arrays of a fixed shape and dtype.
 
-    The values of a space with a ``code`` need not be pickled. A code can be pickled and compared.
+    The values of a space that has one as ``_envpool_py_code`` need not be pickled. A code can be
+    pickled and compared.
     """
 
     shape: tuple[int, ...]
@@ -81,13 +82,13 @@ def layout_of(
 ) -> Any:
     """Return the layout of ``space``, at ``path`` in another space; None: no space is declared.
 
-    With ``coded``, a space that has a ``code`` is a leaf of its shape and dtype, else an object.
+    With ``coded``, a space that has a ``Code`` is a leaf of its shape and dtype, else an object.
     """
     if isinstance(space, gym.spaces.Dict):
         return {key: layout_of(sub, (*path, key), coded=coded) for key, sub in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
         return tuple(layout_of(sub, (*path, i), coded=coded) for i, sub in enumerate(space.spaces))
-    code: Code | None = getattr(space, "code", None) if coded else None
+    code: Code | None = getattr(space, "_envpool_py_code", None) if coded else None
     if code is not None:
         return Leaf(path, code.shape, code.dtype, code=code)
     if isinstance(space, FIXED):
@@ -280,17 +281,23 @@ def _snapshot(value: Any) -> Any:
         return {key: _snapshot(part) for key, part in value.items()}
     if kind is list or kind is tuple:
         return kind(value if _IMMUTABLE.issuperset(map(type, value)) else map(_snapshot, value))
+    # A structured scalar (void) may be a view of an array.
+    if isinstance(value, (np.ndarray, np.void)) and not value.dtype.hasobject:
+        return value.copy()
     if kind in _IMMUTABLE or isinstance(value, (np.generic, gym.Env)):
         return value
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        return value.copy()
     if isinstance(value, dict):
-        clone = copy.copy(value)
-        for key, part in value.items():
-            clone[key] = _snapshot(part)
-        return clone
+        own = getattr(value, "__dict__", {})  # maybe the dict itself
+        parts, own = ({key: _snapshot(part) for key, part in of.items()} for of in (value, own))
+        with suppressed():  # it may forbid changes
+            clone = copy.copy(value)
+            for key, part in parts.items():
+                clone[key] = part
+            if own:
+                vars(clone).update(own)
+            return clone
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*map(_snapshot, value))
+        return kind._make(map(_snapshot, value))
     try:
         return copy.deepcopy(value, _DTYPES.copy())
     except ordinary():  # it cannot be copied

@@ -113,7 +113,7 @@ class AgentName(gym.spaces.Text):
         least, most = min(map(len, names)), max(map(len, names))
         super().__init__(most, min_length=least, charset="".join(sorted({*"".join(names)})))
         self.names = tuple(names)
-        self.code = NameCode(self.names)
+        self._envpool_py_code = NameCode(self.names)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:  # noqa: ARG002
         return self.names[int(self.np_random.integers(len(self.names)))]

@@ -13,7 +13,7 @@ from typing import Any
 from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Block
 from envpool_py.env.block_io import actions_of
-from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
+from envpool_py.env.executor import EnvSpaces, Executor, FinalInfo, ResetInfo, reward_shape
 from envpool_py.env.failures import env_error
 from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.interrupts import is_interrupt, ordinary, suppressed
@@ -79,6 +79,18 @@ class _RemoteExecutor(Executor):
 
     def __call__(self, request: Request) -> Any:  # noqa: ARG002 - it was sent before
         return self.env.recv()
+
+    @property
+    def stepper(self) -> Any:
+        return self
+
+    def step(self, *_: Any) -> Any:
+        row = self.env.recv()
+        if isinstance(row, tuple) and row and type(row[-1]) in (ResetInfo, FinalInfo):
+            self.position = self.position[0] + 1, False  # the worker has reset the env
+        return row
+
+    lost_step = step  # type: ignore[assignment]  # its arguments were sent before, too
 
 
 class CustomWorkerHost(InlineHost):

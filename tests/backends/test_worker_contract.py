@@ -13,6 +13,7 @@ from envpool_py.testing import EnvWorkerContract
 from envpool_py.worker import DummyEnvWorker, EnvWorker, ShmemEnvWorker
 from tests.faults.helpers import handling, signalling
 from tests.support import envs
+from tests.support.reference import same
 from tests.support.session import Session, script
 
 
@@ -95,6 +96,39 @@ def test_a_pool_of_a_custom_worker_gives_what_raw_envs_give(worker, mode, subjec
         return BaseVectorEnv(fns, worker, **options)
 
     Session(make, [functools.partial(subject, tag) for tag in range(3)], mode).run(script(3))
+
+
+class FailsEnv(envs.RandomEnv):
+    """Raises at action 3."""
+
+    def step(self, action):
+        if action == 3:
+            raise ValueError("boom")
+        return super().step(action)
+
+
+def without_tracebacks(info):
+    """Return the info without the texts of errors, whose tracebacks differ."""
+    parts = {key: without_tracebacks(v) if key == "final_info" else v for key, v in info.items()}
+    return {**parts, "env_error": True} if "env_error" in info else parts
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+@pytest.mark.parametrize("episode_seeds", [False, True])
+@pytest.mark.parametrize("mode", ["same_step", "next_step"])
+def test_envs_of_custom_workers_are_recreated_as_others(mode, episode_seeds, worker):
+    options = {"autoreset_mode": mode, "episode_seeds": episode_seeds}
+    options |= {"on_error": "restart", "max_restarts": None, "restart_backoff": 0}
+    found = []
+    for worker_fn in (DummyEnvWorker, worker):
+        with BaseVectorEnv([FailsEnv] * 2, worker_fn, **options) as pool:
+            pool.reset(seed=0)
+            rows = [pool.step([1, 3 if t % 9 == 8 else 2]) for t in range(45)]
+            assert pool.restarts.tolist()[0] == 0
+            assert pool.restarts.tolist()[1] > 2
+        found.append([(*row[:4], [*map(without_tracebacks, row[4])]) for row in rows])
+    for t, (ours, theirs) in enumerate(zip(*found, strict=True)):
+        assert same(ours, theirs), t
 
 
 def test_what_is_refused_at_construction():

@@ -7,7 +7,7 @@ import pytest
 
 from envpool_py import EnvError, replay
 from envpool_py.collector import AsyncCollector, RandomPolicy, evaluate
-from tests.support.envs import CountEnv, VectorRewardEnv
+from tests.support.envs import ChangedEnv, CountEnv, VectorRewardEnv
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
 from tests.support.reference import same
 
@@ -78,9 +78,12 @@ def test_rows_without_a_reward_are_zeros_among_vectors(place, mode):
         assert same(pool.drain()[1], np.zeros((3, 3)))
 
 
-@pytest.mark.parametrize(
-    ("place", "other"), paired(QUICK, [partial(UndeclaredEnv, 1, size=2), partial(CountEnv, 1)])
-)
+BARE = partial(ChangedEnv, 1, step=lambda _env, _action, row: (*row[:4], {}))
+"""Makes an env with scalar rewards whose rows have nothing to mark."""
+OTHERS = [partial(UndeclaredEnv, 1, size=2), partial(CountEnv, 1), BARE]
+
+
+@pytest.mark.parametrize(("place", "other"), paired(QUICK, OTHERS))
 def test_two_envs_with_different_rewards_are_an_error_that_names_both(place, other):
     size = "(2,)" if other.func is UndeclaredEnv else "()"
     with PLACES[place]([UNDECLARED[0], other]) as pool:

@@ -155,10 +155,10 @@ class Card:
 
 
 class Cards(spaces.Space):
-    """A custom space, without shape or dtype."""
+    """A custom space, without shape or dtype; its attribute `code` means nothing to a pool."""
 
     def __init__(self, ranks):
-        self.ranks = ranks
+        self.ranks, self.code = ranks, "cards"
         super().__init__(None, None)
 
     def sample(self, mask=None, probability=None):

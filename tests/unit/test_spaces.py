@@ -99,6 +99,49 @@ class Point(NamedTuple):
     y: object
 
 
+class Twice(Point):
+    """Its constructor takes other arguments than its fields."""
+
+    def __new__(cls, both):
+        return super().__new__(cls, both, both)
+
+
+class ByName(dict):
+    """Its keys are its attributes as well."""
+
+    def __init__(self, **parts):
+        super().__init__(**parts)
+        self.__dict__ = self
+
+
+class Frozen(dict):
+    """Forbids changes, those of `copy.copy` included."""
+
+    def __setitem__(self, key, value):
+        raise TypeError("frozen")
+
+    def __reduce__(self):
+        return Frozen, (dict(self),)
+
+
+ALIKE = {
+    "a structured scalar": (lambda array: array.view([("a", float)])[0], lambda kept: kept["a"]),
+    "another constructor": (Twice, lambda kept: kept.y[0]),
+    "keys as attributes": (lambda array: ByName(a=array), lambda kept: kept.a[0]),
+    "no changes": (lambda array: Frozen(a=array), lambda kept: kept["a"][0]),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_snapshot_of_an_odd_class_is_not_reached_by_later_changes(name):
+    make, read = ALIKE[name]
+    array = np.ones(2)
+    value = make(array)
+    kept = spaces.snapshot({"odd": value})["odd"]
+    array[:] = 9
+    assert (type(kept), read(kept), read(value)) == (type(value), 1, 9)
+
+
 def test_a_snapshot_is_not_reached_by_later_changes():
     array, inner, queue = np.zeros(2), [1], collections.deque([1])
     lock, env = threading.Lock(), envs.CountEnv()
