@@ -20,14 +20,15 @@ class Positions:
     number; these numbers are kept here.
 
     Attributes:
-        roots: the seed of the last reset that reached each env, as far as known; None: it had none.
+        roots: the seed of the last reset sent to each env, also of one that failed, but not of one
+            that never reached it; None: it had none.
     """
 
     def __init__(self, block: Block) -> None:
         self._block = block
         self._returned: list[int] = block.positions.tolist()  # -1: not known
         self._entropy = np.random.SeedSequence()
-        self._sent: dict[int, int] = {}
+        self._before: dict[int, int | None] = {}  # the roots before the resets in flight
         self.roots: dict[int, int | None] = dict.fromkeys(range(block.spec.num_envs))
 
     def root_of(self, i: int) -> int | None:
@@ -36,8 +37,9 @@ class Positions:
 
     def mark_sent(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         for i, request in zip(ids, requests, strict=True):
+            self._before[i] = self.roots[i]
             if request.kwargs.get("seed") is not None:
-                self._sent[i] = request.kwargs["seed"]
+                self.roots[i] = request.kwargs["seed"]
 
     def mark_returned(self, ids: Sequence[int], marked: Sequence[tuple[int, int]]) -> None:
         """Note the rows of these envs; ``marked``: the places in the batch that have a mark."""
@@ -45,14 +47,13 @@ class Positions:
             if mark & _NEW_POSITION:
                 i = ids[k]
                 self._returned[i] = self._block.positions[i]
-                if i in self._sent:
-                    self.roots[i] = self._sent.pop(i)
+                self._before.pop(i, None)
 
     def mark_cancelled(self, i: int, *, carried_out: bool) -> None:
         self._returned[i] = -1
-        seed = self._sent.pop(i, None)
-        if seed is not None and carried_out:
-            self.roots[i] = seed
+        before = self._before.pop(i, self.roots[i])
+        if not carried_out:
+            self.roots[i] = before
 
     def mark_unanswered(self, i: int) -> None:
         """Set env ``i``, whose process has ended, back to its position before its request."""

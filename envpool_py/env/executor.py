@@ -385,6 +385,10 @@ class Executor:
 
     def reset(self, **kwargs: Any) -> Row:
         self._no_autoreset = False
+        if kwargs.get("seed") is not None:  # counts even if the reset fails
+            self._root = kwargs["seed"]
+            if self._options.episode_seeds:
+                self.position = -1, self.position[1]
         obs, info = self._begin_episode(kwargs)
         return obs, 0.0, False, False, ResetInfo(info)
 
@@ -397,15 +401,14 @@ class Executor:
             raise RecycleDue
         if was_not_made or is_due:
             self._recreate()
-        root, episode = self._root if seed is None else seed, self.position[0] + 1
+        episode = self.position[0] + 1
         if rules.episode_seeds:
-            episode = episode if seed is None else 0
-            seed = seeding.of_episode(root, episode)
+            seed = seeding.of_episode(self._root, episode)
         elif rules.reset_fn is not None and seed is None and options is None:
             seed, options = rules.reset_fn(self.env_id, episode)
             seed = None if seed is None else operator.index(seed)
         elif self._is_new and seed is None and wrapper_layers.takes_seed(self.env):
-            seed = seeding.of_restart(root, self._restarts, episode)
+            seed = seeding.of_restart(self._root, self._restarts, episode)
         if seed is not None:
             kwargs["seed"] = seed
         if options is not None:
@@ -416,7 +419,7 @@ class Executor:
         except BaseException as error:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if is_interrupt(error):
-                self._root, self.position = root, (episode, False)
+                self.position = episode, False
             seeded = type(error) is TypeError and "seed" in kwargs
             if seeded and not wrapper_layers.takes_seed(self.env):
                 text = f"{error}; write `def reset(self, *, seed=None, options=None)`"
@@ -431,7 +434,7 @@ class Executor:
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
         if checks.ON_RESET in self.to_check:
             self._check(checks.ON_RESET, obs, None)
-        self._root, self.position = root, (episode, False)
+        self.position = episode, False
         self._pending = None
         self.inner, self._is_new = "", False
         self._resets += 1

@@ -590,6 +590,20 @@ def test_a_cancelled_request_that_began_an_episode_counts(place, by_hand, mode, 
         assert recreated(pool, by_hand) == [2, 3, 2]
 
 
+@pytest.mark.parametrize(
+    ("place", "how"), [*paired(BACKENDS, ["raise"]), *paired(PROCESSES, ["die"])]
+)
+def test_the_seed_of_a_reset_that_failed_counts(place, how):
+    fns = [functools.partial(ScheduleEnv, i) for i in range(3)]
+    with PLACES[place](fns, episode_seeds=True) as pool:
+        pool.set_env_attr("fault", functools.partial(fail, how), [2])
+        with pytest.raises(EnvError, match="env 2: "):
+            pool.reset(seed=SEED)
+        assert begun(pool) == [1, 1, 0]
+        assert pool._inner.episode_of(2) == (SEED + 2, 0), "what a collector stores"
+        assert begun(pool) == [2, 2, 1]
+
+
 @pytest.mark.parametrize(("by_hand", "mode"), [(True, "next_step"), (False, "same_step")])
 def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(by_hand, mode):
     with scheduled("shmem-fork-packed", by_hand, autoreset_mode=mode) as pool:
