@@ -59,6 +59,8 @@ class Recovery:
         self.tracks = self.enabled or recreation.fresh
         self.retries = True
         self.reported: set[int] = set()
+        # Envs that failed again before the row that reports the failure before was returned.
+        self._unread: set[int] = set()
         # The resets in flight that the caller asked for, which are sent again if they fail.
         self._resets: dict[int, Request] = {}
         if self.enabled:
@@ -126,14 +128,15 @@ class Recovery:
         waits = known is not None and known.phase is not Phase.READY
         if known is not None and waits and (known.request is not None or not in_flight):
             return True  # its process has ended, too, or the error is the reply of CONFIGURES
+        if known is not None and known.request is not None and not in_flight:
+            self._unread |= {i} if known.why is WhyRecreated.FAILED else set()
+            known.request = None  # it has a row, which is not returned yet
         due = None
         if self.enabled:
             due = known.due if known is not None and waits else self.recreation.count(i, error)
         if due is None:
             self.recreation.forget(i)
             return False
-        if known is not None and not in_flight:  # its request has a row, which is not returned yet
-            known.request = None
         self.recreation.fail(i, error, due)
         if in_flight:
             self.failed[i].request = self._request_after(i)
@@ -178,6 +181,7 @@ class Recovery:
 
     def note_resets(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Note the resets that are about to be sent."""
+        self._unread.difference_update(ids)  # their rows were dropped
         if self.tracks:
             self._resets.update(zip(ids, requests, strict=True))
 
@@ -216,7 +220,8 @@ class Recovery:
         for i in completed:
             if i not in self.failed:
                 self.recreation.failures[i] = 0
-        self.reported = set()
+        self.reported = self._unread.intersection(ids.tolist()) if self._unread else set()
+        self._unread -= self.reported
         for i in ids.tolist() if self._resets or self.failed else ():
             self._resets.pop(i, None)
             failed = self.failed.get(i)

@@ -144,6 +144,18 @@ def test_an_idle_env_is_counted_with_each_restart_of_its_process():
         assert pool.restarts.tolist() == [3, 3]
 
 
+def test_a_row_reports_its_failure_although_the_process_has_died_again():
+    with reset_pool("shmem-fork", FNS[:2], num_processes=1, wait_num=1, **RESTART) as pool:
+        for actions in (["SIGKILL", ""], ["SIGKILL"]):
+            pool.send(actions, range(len(actions)))
+            pool._inner.wait(2, None)  # the row of env 1 is there, and is not fetched
+            pool.step(None, [0])
+            pool.reset([0])
+        for actions in (None, [""]):  # one row for each death
+            assert "env_error" in pool.step(actions, [1])[4][0]
+            assert pool._inner.failed(pool.batch_ids).all(), "what a collector and evaluate count"
+
+
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork", *slow("shmem-spawn-packed")])
 def test_a_restart_counts_although_another_env_fn_of_it_fails(place, tmp_path):
     fns = [functools.partial(MadeOnce, tmp_path / "made"), *FNS[1:]]
