@@ -20,8 +20,7 @@ class Positions:
     number; these numbers are kept here.
 
     Attributes:
-        roots: the seed of the last reset sent to each env, also of one that failed, but not of one
-            that never reached it; None: it had none.
+        roots: the seed of the last reset that reached each env, or failed; None: it had none.
     """
 
     def __init__(self, block: Block) -> None:
