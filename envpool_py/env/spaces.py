@@ -281,10 +281,12 @@ def _snapshot(value: Any) -> Any:
         return {key: _snapshot(part) for key, part in value.items()}
     if kind is list or kind is tuple:
         return kind(value if _IMMUTABLE.issuperset(map(type, value)) else map(_snapshot, value))
+    if kind in _IMMUTABLE:
+        return value
     # A structured scalar (void) may be a view of an array.
     if isinstance(value, (np.ndarray, np.void)) and not value.dtype.hasobject:
         return value.copy()
-    if kind in _IMMUTABLE or isinstance(value, (np.generic, gym.Env)):
+    if isinstance(value, (np.generic, gym.Env)):
         return value
     if isinstance(value, dict):
         own = getattr(value, "__dict__", {})  # maybe the dict itself
