@@ -33,6 +33,7 @@ from envpool_py import interrupts
 from envpool_py.engine.batches import Batches
 from envpool_py.engine.env_method_calls import Call, ask
 from envpool_py.engine.env_states import READY, RESETTING, STEPPING
+from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recovery import Recovery
 from envpool_py.engine.requested_restarts import RequestedRestarts
@@ -83,7 +84,8 @@ class Engine:
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
             self.block = hosts.make_block(spec._replace(measured=pool.measure))
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
-            flight.attach(self.block, self.batches)
+            positions = Positions(self.block, episode_seeds=env.episode_seeds)
+            flight.attach(self.block, self.batches, positions)
             self.recovery = flight.recovery = Recovery(flight, options)
             self.states.death_of = self.recovery.death_of
             self.requested_restarts = RequestedRestarts(flight, self.recovery.recreation)
@@ -150,9 +152,17 @@ class Engine:
         listed = envs.ids.tolist()
         if self.no_autoreset:
             requests = [request._replace(no_autoreset=True) for request in requests]
-        self.flight.positions.mark_sent(listed, requests)
-        self.recovery.note_resets(listed, requests)
-        self.flight.send(envs, RESETTING, requests)
+        positions = self.flight.positions
+        try:
+            positions.mark_sent(listed, requests)
+            self.recovery.note_resets(listed, requests)
+            self.flight.send(envs, RESETTING, requests)
+        except BaseException:  # it was not sent, or is cancelled
+            with interrupts.deferred():
+                for i in listed:
+                    positions.mark_unsent(i)
+                self.recovery.cancelled(listed, {})
+            raise
 
     def fetch(
         self, envs: Selection, infos: spaces.Array | None = None, *, resets: bool = True

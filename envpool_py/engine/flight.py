@@ -131,9 +131,8 @@ class Flight:
         self._hanging: set[int] = set()
         self._next_look = time.monotonic() + HANGS_AFTER
 
-    def attach(self, block: Block, batches: Batches) -> None:
-        self.block, self.batches = block, batches
-        self.positions = Positions(block)
+    def attach(self, block: Block, batches: Batches, positions: Positions) -> None:
+        self.block, self.batches, self.positions = block, batches, positions
 
     def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
         """Send a step or a reset to each of these envs; requests with arguments are pickled.

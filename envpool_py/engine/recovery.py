@@ -151,7 +151,7 @@ class Recovery:
         For when an error is raised: the others have failed likewise, and wait to be tried again.
         Not if each has its own error, and none is tried again.
         """
-        if not self.retries or self.recreation.any_works():
+        if not self.retries or self._flight.positions.any_works():
             return {}
         found = {i: each.errors[-1] for i, each in self.failed.items() if each.request is not None}
         self._hosts.cancel(set(found))

@@ -137,11 +137,7 @@ class Recreation:
         """
         others = (j for j, failures in enumerate(self.failures) if j != i and not failures)
         begun = (j for j in others if self._states.state[j] == RESETTING)
-        return self.any_works() or any(self.lost_error(j) is None for j in begun)
-
-    def any_works(self) -> bool:
-        """Whether any env has ever completed a reset; else the code may be wrong."""
-        return any(number > 1 for number in self._flight.block.positions)  # 1: of a ``lost_step``
+        return self._flight.positions.any_works() or any(self.lost_error(j) is None for j in begun)
 
     def run(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""

@@ -104,7 +104,7 @@ class EngineForSessions:
         return not is_lost
 
     def backoff(self, failures: int) -> float:
-        works = self._recovery.recreation.any_works()
+        works = self._flight.positions.any_works()
         return backoff(self._engine.options.recovery, failures - 1) if works else 0.0
 
     def check(self, i: int) -> None:

@@ -17,6 +17,7 @@ from envpool_py.env.executor import EnvSpaces, Executor, FinalInfo, ResetInfo, r
 from envpool_py.env.failures import env_error
 from envpool_py.env.request import ID_MASK, RESET, Request
 from envpool_py.interrupts import is_interrupt, ordinary, suppressed
+from envpool_py.options import EnvOptions
 from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.inline_host import InlineHost
 
@@ -77,8 +78,11 @@ class _RemoteExecutor(Executor):
         super().__init__(lambda: _Remote(worker))
         self.to_check.clear()
 
-    def __call__(self, request: Request) -> Any:  # noqa: ARG002 - it was sent before
-        return self.env.recv()
+    def __call__(self, request: Request) -> Any:
+        reply = self.env.recv()  # it was sent before
+        if request.kind == "configure":
+            self._options = EnvOptions(episode_seeds=request.args[0].episode_seeds)
+        return reply
 
     @property
     def stepper(self) -> Any:

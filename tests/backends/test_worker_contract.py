@@ -122,7 +122,8 @@ def test_envs_of_custom_workers_are_recreated_as_others(mode, episode_seeds, wor
     found = []
     for worker_fn in (DummyEnvWorker, worker):
         with BaseVectorEnv([FailsEnv] * 2, worker_fn, **options) as pool:
-            pool.reset(seed=0)
+            for seed in (1, None, 0):
+                pool.reset(seed=seed)
             rows = [pool.step([1, 3 if t % 9 == 8 else 2]) for t in range(45)]
             assert pool.restarts.tolist()[0] == 0
             assert pool.restarts.tolist()[1] > 2

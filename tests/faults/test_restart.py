@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -608,12 +609,33 @@ def test_a_cancelled_request_that_began_an_episode_counts(place, by_hand, mode, 
 def test_the_seed_of_a_reset_that_failed_counts(place, how):
     fns = [functools.partial(ScheduleEnv, i) for i in range(3)]
     with PLACES[place](fns, episode_seeds=True) as pool:
+        for seed in (1, None):
+            pool.reset(seed=seed)
         pool.set_env_attr("fault", functools.partial(fail, how), [2])
         with pytest.raises(EnvError, match="env 2: "):
             pool.reset(seed=SEED)
         assert begun(pool) == [1, 1, 0]
         assert pool._inner.episode_of(2) == (SEED + 2, 0), "what a collector stores"
         assert begun(pool) == [2, 2, 1]
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_reset_with_a_new_seed_is_no_first_one(place):
+    with PLACES[place]([functools.partial(ScheduleEnv, 0)], episode_seeds=True, **RESTART) as pool:
+        pool.reset(seed=1)
+        pool.set_env_attr("fault", functools.partial(fail, "raise"))
+        assert "env_error" in pool.reset(seed=SEED)[1][0]
+        assert begun(pool) == [1]
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_reset_that_cannot_be_sent_changes_nothing(place):
+    with scheduled(place, by_hand=False, autoreset_mode="same_step") as pool:
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pool.reset(seed=1, options={"lock": threading.Lock()})
+        pool.set_env_attr("length", "raises TypeError")
+        assert "env_error" in pool.step([0] * 3)[4][0]
+        assert pool._inner.episode_of(2) == (SEED + 2, 1)
 
 
 @pytest.mark.parametrize(("by_hand", "mode"), [(True, "next_step"), (False, "same_step")])
