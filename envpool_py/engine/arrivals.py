@@ -34,7 +34,7 @@ class Arrivals:
         rows: NDArray[np.int64] = tokens[tokens & ASK == 0]
         return rows & ID_MASK
 
-    def valid_ids(self) -> IdArray | None:
+    def ids_if_valid(self) -> IdArray | None:
         """Return the same as ``ids``, or None if anything but current results has arrived."""
         data = b"".join(self.token_chunks)
         try:

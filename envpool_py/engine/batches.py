@@ -21,7 +21,7 @@ class Batches:
 
     def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
         self._block, self._layout = block, block.spec.obs
-        self._columns, self._copy = columns, copy
+        self._as_columns, self._copy = columns, copy
         # Whether the observations of a batch are the array of the only leaf.
         self._is_one_array = spaces.is_leaf(self._layout) and self._layout.code is None
         # Copies a row out of an array for each leaf; those of the usual spaces by a short path.
@@ -30,11 +30,11 @@ class Batches:
             if self._is_one_array and self._layout.shape and self._layout.dtype is not None
             else functools.partial(spaces.copy_row, self._layout)
         )
-        self.reader = info_codec.Reader(*block.info_memory)
+        self.info_reader = info_codec.Reader(*block.info_memory)
         #: The first env with a vector reward that no space declares, and the shape of that reward.
-        self.vector_reward: tuple[int, tuple[int, ...]] | None = None
+        self.first_vector_reward: tuple[int, tuple[int, ...]] | None = None
         # The last observations that were returned, as an array for each leaf; empty: not kept.
-        self._last: list[spaces.Array] = []
+        self._last_obs: list[spaces.Array] = []
 
     def bare_infos(self, listed: list[int]) -> spaces.Array:
         """Return a new info for each of these envs, with nothing but its ``env_id``."""
@@ -57,8 +57,8 @@ class Batches:
                 parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
             else:
                 parts.append(array.copy() if self._copy else array)
-        if self._last:
-            for last, part in zip(self._last, parts, strict=True):
+        if self._last_obs:
+            for last, part in zip(self._last_obs, parts, strict=True):
                 if last.dtype.hasobject:
                     last[index] = np.fromiter(map(spaces.snapshot, part), object, len(ids))
                 else:
@@ -68,8 +68,8 @@ class Batches:
             reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
         elif self._copy:
             reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
-        if self.vector_reward is not None:
-            reward = np.zeros((len(ids), *self.vector_reward[1]))
+        if self.first_vector_reward is not None:
+            reward = np.zeros((len(ids), *self.first_vector_reward[1]))
             for k, i in enumerate(ids.tolist()):
                 reward[k] = beside.get(i, {}).get("reward", 0)
         obs = parts[0] if self._is_one_array else self._join(parts, len(ids))
@@ -81,12 +81,12 @@ class Batches:
         Only of vectors that no space declares; rows without a reward are zeros among them.
         """
         vectors = {i: one["reward"].shape for i, one in beside.items() if "reward" in one}
-        if not vectors and self.vector_reward is None:
+        if not vectors and self.first_vector_reward is None:
             return {}
         shapes = {i: () for i in ids if i not in vectors and self._block.reward[i]} | vectors
-        first, shape = self.vector_reward or next(iter(shapes.items()))
+        first, shape = self.first_vector_reward or next(iter(shapes.items()))
         if shape:
-            self.vector_reward = first, shape
+            self.first_vector_reward = first, shape
         text = f"that of env {first} has shape {shape}; all rewards of a pool must have one shape"
         return {
             i: env_error(ValueError(f"reward has shape {own}, but {text}"), i, "step")
@@ -96,7 +96,7 @@ class Batches:
 
     def _join(self, parts: list[Any], count: int) -> Any:
         """Join the arrays of the leaves into the observations that the caller gets."""
-        if not self._columns:
+        if not self._as_columns:
             return spaces.as_rows(self._layout, parts, count)
         columns = [
             part if leaf.code is None else np.fromiter(leaf.code.decode(part), object, count)
@@ -104,7 +104,7 @@ class Batches:
         ]
         return spaces.join(self._layout, columns)
 
-    def complete(
+    def complete_infos(
         self,
         infos: spaces.Array,
         listed: list[int],
@@ -118,7 +118,7 @@ class Batches:
         ``marked`` are the positions of these rows in the batch, each with its mark; ``infos`` and
         ``listed``, the env ids, are of all rows. ``resets``: set ``is_reset`` in infos of resets.
         """
-        read, kept = self.reader.read, self._block.infos
+        read, kept = self.info_reader.read, self._block.infos
         for k, mark in marked:
             i = listed[k]
             if mark >= FORM:
@@ -141,17 +141,17 @@ class Batches:
             if mark & RESET_ROW and resets:
                 infos[k]["is_reset"] = True
 
-    def keep_last(self) -> None:
+    def keep_last_obs(self) -> None:
         """Keep copies of returned observations from now on, because a fault may spoil the row."""
-        self._last = self._last or [
+        self._last_obs = self._last_obs or [
             np.empty(self._block.spec.num_envs, object) if array is None else np.zeros_like(array)
             for array in self._block.obs
         ]
 
     def last_obs(self, i: int) -> Any:
         """Return a copy of the last observation of env ``i`` that the caller got."""
-        return self._copy_row(self._last, i)
+        return self._copy_row(self._last_obs, i)
 
-    def last_parts(self, i: int) -> list[spaces.Array]:
+    def last_obs_parts(self, i: int) -> list[spaces.Array]:
         """Return views of it as an array ``(1, ...)`` for each leaf; the next overwrites them."""
-        return [column[i : i + 1] for column in self._last]
+        return [column[i : i + 1] for column in self._last_obs]

@@ -62,8 +62,8 @@ class Engine:
         flight: the requests in flight. ``hosts``, ``states``, ``arrivals``: its own.
         all: all envs, in order.
         batch_ids: the envs of the last batch that was returned.
-        exact: partial batches have no more than ``wait_num`` rows; other results are kept.
-        counts: the number of batches that were returned, and of rows in them.
+        limits_rows: partial batches have no more than ``wait_num`` rows; other results are kept.
+        num_returned: the number of batches that were returned, and of rows in them.
         warned: the kinds of warnings about rows that were issued; each once per pool.
         no_autoreset: whether no automatic reset follows the episodes of the resets that are sent.
     """
@@ -74,8 +74,8 @@ class Engine:
         self.flight = flight = Flight(hosts, publish_early=publish_early)
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
-        self.exact = False
-        self.counts = [0, 0]
+        self.limits_rows = False
+        self.num_returned = [0, 0]
         self.warned: set[str] = set()
         self.no_autoreset = False
         self.all = Selection(np.arange(hosts.num_envs), is_whole=True)
@@ -161,7 +161,7 @@ class Engine:
             with interrupts.deferred():
                 for i in listed:
                     positions.mark_unsent(i)
-                self.recovery.cancelled(listed, {})
+                self.recovery.mark_cancelled(listed, {})
             raise
 
     def fetch(
@@ -193,7 +193,7 @@ class Engine:
             ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):
                 ids = flight.wait(1, None, None)
-            if self.exact:
+            if self.limits_rows:
                 ids, late = ids[:wait_num], ids[wait_num:]
                 states.unread.update(late.tolist())
             batch = self.deliver(Selection(ids))
@@ -223,9 +223,9 @@ class Engine:
         marked: list[tuple[int, int]] = []
         beside: dict[int, Beside] = {}
         # Faster than NumPy's functions.
-        if marks.tobytes().strip(_NO_MARK) or self.batches.vector_reward is not None:
+        if marks.tobytes().strip(_NO_MARK) or self.batches.first_vector_reward is not None:
             marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
-            beside, errors = flight.items(ids, marked)
+            beside, errors = flight.values_and_errors(ids, marked)
             good = (i for i in ids.tolist() if i not in errors)  # seldom needed
             errors |= self.batches.wrong_rewards(good, beside)
             if errors:
@@ -237,7 +237,7 @@ class Engine:
         if infos is None:
             infos = self.batches.bare_infos(listed)
         if marked:
-            self.batches.complete(infos, listed, marked, beside, resets=resets)
+            self.batches.complete_infos(infos, listed, marked, beside, resets=resets)
         # Not below: from Python 3.12 on, an interrupt in a comprehension can skip the `except`.
         completed = [listed[k] for k, mark in marked if mark & (FINAL | OVER)] if marked else []
         flight.unsettled = ids  # see ``Flight.send``
@@ -248,13 +248,13 @@ class Engine:
                 flight.positions.mark_returned(listed, marked)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
-            if self.recovery.tracks:
-                self.recovery.returned(ids, completed)
+            if self.recovery.tracks_rows:
+                self.recovery.mark_returned(ids, completed)
             if beside:
                 flight.forget_items(beside)
             self.batch_ids = ids
-            self.counts[0] += 1
-            self.counts[1] += len(ids)
+            self.num_returned[0] += 1
+            self.num_returned[1] += len(ids)
         except BaseException as error:
             self._end_failed_call(ids, error, sent=True)
             raise
@@ -264,7 +264,7 @@ class Engine:
         self, ids: IdArray, errors: Errors, apart: Errors | None
     ) -> StepResult | None:
         """Let recovery handle these errors of a batch; with ``apart`` deliver its other rows."""
-        raised = self.recovery.take(errors, ids if apart is None else np.array([*errors]))
+        raised = self.recovery.handle_errors(errors, ids if apart is None else np.array([*errors]))
         if apart is not None:
             apart |= raised
             good = np.array([i for i in ids.tolist() if i not in errors], np.intp)
@@ -288,22 +288,22 @@ class Engine:
 
     def ask(self, ids: IdArray, requests: Sequence[Request]) -> list[Any]:
         """Send a request without a row to each of these envs; see ``env_method_calls.ask``."""
-        self.recovery.recreation.await_idle(ids.tolist())
+        self.recovery.recreation.await_recreated(ids.tolist())
         return ask(self.flight, ids, requests)
 
-    def hold(self, ids: IdArray, requests: Sequence[Request]) -> Call:
+    def make_call(self, ids: IdArray, requests: Sequence[Request]) -> Call:
         """Return the same as a call to be sent and waited for; it holds all envs meanwhile."""
         self.states.check_free(ids)
-        self.recovery.recreation.await_idle(ids.tolist())
+        self.recovery.recreation.await_recreated(ids.tolist())
         return Call(self.flight, ids, requests, hold=True)
 
     def record(self, path: Path, header: Mapping[str, Any]) -> None:
         with interrupts.deferred():  # else a file might have no writer
             self.flight.recorder = RecordWriter(self.block, path, header)
             if all(host.measures for host in self.hosts.local):  # else `send` is code of users
-                self.flight.recorded = interrupts.deferred
+                self.flight.recording_guard = interrupts.deferred
                 self.flight.send = interrupts.deferred()(self.flight.send)  # type: ignore[method-assign]
-            self.batches.keep_last()  # as a replay does: a lost step repeats the observation
+            self.batches.keep_last_obs()  # as a replay does: a lost step repeats the observation
 
     def close(self) -> list[EnvError]:
         self.flight.stop()

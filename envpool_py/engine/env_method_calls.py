@@ -48,14 +48,14 @@ class Call:
         hold: bool = False,
     ) -> None:
         self._flight = flight
-        self._note: Callable[..., object] = lambda *_: None
+        self._record_end: Callable[..., object] = lambda *_: None
         if observed and flight.recorder is not None:
-            self._note = flight.recorder.asks(ids.tolist(), requests)
+            self._record_end = flight.recorder.asks(ids.tolist(), requests)
         tokens = flight.states.tokens | ASK
         self._messages = flight.hosts.prepare_requests(ids, tokens, requests)
         pairs = zip(tokens[ids].tolist(), requests, strict=True)
         self._asked = {token: Asked(request, math.inf) for token, request in pairs}
-        self._hold = hold
+        self._holds = hold
         self._is_open = False  # True from ``send`` until the call has ended
 
     @property
@@ -65,12 +65,12 @@ class Call:
 
     def send(self) -> None:
         """Send the requests. If this raises, call ``cancel``."""
-        with self._flight.recorded():
+        with self._flight.recording_guard():
             self._is_open = True
             for one in self._asked.values():
                 one.since = time.monotonic()
             self._flight.asked |= self._asked
-            self._flight.states.held = self._hold
+            self._flight.states.is_held = self._holds
             for send in self._messages:
                 send()
 
@@ -91,7 +91,7 @@ class Call:
             flight.take_replies()
         replies = {token & ID_MASK: flight.take_reply(token) for token in self._asked}
         failed = {i: reply for i, reply in replies.items() if isinstance(reply, EnvError)}
-        with flight.recorded():
+        with flight.recording_guard():
             self._end(failed)
         good: dict[int, Any] = {i: reply for i, reply in replies.items() if i not in failed}
         warn_of_rows(good, set())
@@ -116,6 +116,6 @@ class Call:
         """End the call; ``dropped``: of the ``failed``, the envs that did not begin it."""
         for token in self._asked:
             self._flight.forget_asked(token)
-        self._flight.states.held = False
+        self._flight.states.is_held = False
         self._is_open = False
-        self._note(failed, dropped)
+        self._record_end(failed, dropped)

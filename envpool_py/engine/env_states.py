@@ -44,7 +44,7 @@ class States:
         dead: the envs whose process has ended, and that no restart brings back.
         recreated_in_flight: the envs that were recreated after their row, in flight, had arrived.
         death_of: returns a new error that says how the process of an env ended.
-        held: whether a ``Call`` with ``hold`` is under way; meanwhile no env accepts a request.
+        is_held: whether a ``Call`` with ``hold`` is under way; meanwhile no env accepts a request.
         unread: envs in flight whose result has arrived, but was not returned: the error of another
             env was raised, or the batch was full.
     """
@@ -56,7 +56,7 @@ class States:
         # No token is 0: a stray zero must not look like a result.
         self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64) + GENERATION
         self.num_in_flight = 0
-        self.held = False
+        self.is_held = False
         self.dead: set[int] = set()
         self.recreated_in_flight: set[int] = set()
         self.unread: set[int] = set()
@@ -99,7 +99,7 @@ class States:
 
     def check_free(self, ids: IdArray) -> None:
         """Raise AlreadyPendingCallError for an env in flight, EnvError if its process has ended."""
-        if self.held:
+        if self.is_held:
             text = "a call is under way; wait for its replies first"
             raise AlreadyPendingCallError(f"{name_ids(ids.tolist())}: {text}", "call")
         state = self.state[ids]
@@ -122,7 +122,7 @@ class States:
     def check_step(self, envs: Selection) -> None:
         """Raise ResetNeeded if an env needs a reset first, and the errors of ``check_free``."""
         state = self.state[envs.index]
-        if not self.held and not state.tobytes().strip(_ALL_READY):  # faster than NumPy's functions
+        if not self.is_held and not state.tobytes().strip(_ALL_READY):  # faster than NumPy
             return
         self.check_free(envs.ids)
         wrong = envs.ids[self.state[envs.ids] != READY]

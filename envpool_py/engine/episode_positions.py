@@ -10,7 +10,7 @@ from envpool_py import seeding
 from envpool_py.env.block import FINAL, OVER, RESET_ROW, Block, Position
 from envpool_py.env.request import Request
 
-_NEW_POSITION = FINAL | RESET_ROW | OVER
+_POSITION_MARKS = FINAL | RESET_ROW | OVER
 
 
 class Positions:
@@ -20,64 +20,63 @@ class Positions:
     number; these numbers are kept here.
 
     Attributes:
-        roots: the seed of the last reset that reached each env, or failed; None: it had none.
+        root_seeds: the seed of the last reset that reached each env, or failed; None: it had none.
     """
 
     def __init__(self, block: Block, *, episode_seeds: bool) -> None:
-        self._block, self._episode_seeds = block, episode_seeds
-        self._returned: list[int] = block.positions.tolist()  # -1: not known
+        self._block, self._episode_seeds, self._any_works = block, episode_seeds, False
+        self._last_returned: list[int] = block.positions.tolist()  # -1: not known
         self._entropy = np.random.SeedSequence()
-        # Root and number before the resets in flight.
-        self._before: dict[int, tuple[int | None, int]] = {}
-        self._any_works = False
-        self.roots: dict[int, int | None] = dict.fromkeys(range(block.spec.num_envs))
+        self._before_reset: dict[int, tuple[int | None, int]] = {}  # of the resets in flight
+        self.root_seeds: dict[int, int | None] = dict.fromkeys(range(block.spec.num_envs))
 
-    def root_of(self, i: int) -> int | None:
+    def root_seed_of(self, i: int) -> int | None:
         """Return the last seed of env ``i``; if it had none, one drawn for this pool."""
-        return seeding.per_env(self._entropy, [i])[0] if self.roots[i] is None else self.roots[i]
+        seed = self.root_seeds[i]
+        return seeding.per_env(self._entropy, [i])[0] if seed is None else seed
 
     def mark_sent(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         self._any_works = self.any_works()  # the numbers may begin again at 0
         for i, request in zip(ids, requests, strict=True):
-            self._before[i] = self.roots[i], self._returned[i]
+            self._before_reset[i] = self.root_seeds[i], self._last_returned[i]
             if request.kwargs.get("seed") is not None:
-                self.roots[i] = request.kwargs["seed"]
+                self.root_seeds[i] = request.kwargs["seed"]
                 if self._episode_seeds:
-                    self._returned[i] = 0
+                    self._last_returned[i] = 0
 
     def mark_returned(self, ids: Sequence[int], marked: Sequence[tuple[int, int]]) -> None:
         """Note the rows of these envs; ``marked``: the places in the batch that have a mark."""
         for k, mark in marked:  # faster than NumPy for the few of a batch
-            if mark & _NEW_POSITION:
+            if mark & _POSITION_MARKS:
                 i = ids[k]
-                self._returned[i] = self._block.positions[i]
-                self._before.pop(i, None)
+                self._last_returned[i] = self._block.positions[i]
+                self._before_reset.pop(i, None)
 
     def mark_cancelled(self, i: int, *, carried_out: bool) -> None:
         if carried_out:
-            self._before.pop(i, None)
+            self._before_reset.pop(i, None)
         self.mark_unsent(i)
-        self._returned[i] = -1
+        self._last_returned[i] = -1
 
     def mark_unsent(self, i: int) -> None:
-        self.roots[i], self._returned[i] = self._before.pop(i, (self.roots[i], self._returned[i]))
+        now = self.root_seeds[i], self._last_returned[i]
+        self.root_seeds[i], self._last_returned[i] = self._before_reset.pop(i, now)
 
     def mark_unanswered(self, i: int) -> None:
         """Set env ``i``, whose process has ended, back to its position before its request."""
-        if self._returned[i] >= 0:
-            self._block.positions[i] = self._returned[i]
+        if self._last_returned[i] >= 0:
+            self._block.positions[i] = self._last_returned[i]
 
     def mark_recreated(self, i: int) -> None:
-        self._returned[i] = self._block.positions[i]
+        self._last_returned[i] = self._block.positions[i]
 
     def any_works(self) -> bool:
         """Whether any env has ever completed a reset; else the code may be wrong."""
-        # 1: of a ``lost_step``.
-        return self._any_works or any(number > 1 for number in self._block.positions)
+        return self._any_works or any(n > 1 for n in self._block.positions)  # 1: a ``lost_step``
 
     def of(self, i: int) -> Position:
         return Block.position(self._block.positions[i])
 
-    def returned(self, i: int) -> Position:
+    def last_returned(self, i: int) -> Position:
         """Return the position of env ``i`` when its last row was returned; unknown: episode -2."""
-        return Block.position(self._returned[i])
+        return Block.position(self._last_returned[i])

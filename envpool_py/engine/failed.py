@@ -24,17 +24,17 @@ class Phase(enum.Enum):
 
 
 class WhyRecreated(enum.Enum):
-    """Why an env is recreated; ``REQUESTED`` and ``LOST`` are not tried again."""
+    """Why an env is recreated; ``REQUESTED`` and ``RAISED`` are not tried again."""
 
     FAILED = "it has failed, which its next row reports"
     REQUESTED = "``pool.restart``: nothing is reported, and no failure tried again"
-    LOST = "as REQUESTED, if at all: its row in flight raises its error"
+    RAISED = "as REQUESTED, if at all: its row in flight raises its error"
     PLANNED = "it is recycled in a new process"
     STOPPED = "a session has stopped it: as FAILED, but nobody is told"
 
     @property
     def is_requested(self) -> bool:
-        return self in (WhyRecreated.REQUESTED, WhyRecreated.LOST)
+        return self in (WhyRecreated.REQUESTED, WhyRecreated.RAISED)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Failed:
         due: the time at which it may be recreated, of ``time.monotonic``.
         request: the request in flight, which reports the errors; None: there is none to send.
         token: that of the request of CONFIGURES; if it is not current, the env WAITS.
-        is_counted: whether this restart is in ``pool.restarts``.
+        is_restart_counted: whether this restart is in ``pool.restarts``.
     """
 
     errors: list[EnvError]
@@ -55,7 +55,7 @@ class Failed:
     why: WhyRecreated = WhyRecreated.FAILED
     phase: Phase = Phase.WAITS
     token: int = -1
-    is_counted: bool = False
+    is_restart_counted: bool = False
 
 
 def delay(options: RecoveryOptions, failures: int, *, works: bool) -> float | None:

@@ -51,7 +51,7 @@ HANGS_AFTER = 30.0
 _NO_ENVS = np.empty(0, dtype=np.intp)
 #: Seconds for which the caller steps its own envs before it collects results of the worker
 #: processes again, in partial batches.
-SLICE = 150e-6
+TIME_SLICE = 150e-6
 
 _LOGGER = logging.getLogger("envpool_py")
 
@@ -80,21 +80,21 @@ class Recovering(Protocol):
     @property
     def failed(self) -> Mapping[int, object]: ...
 
-    def take(
+    def handle_errors(
         self, errors: Mapping[int, EnvError], batch: IdArray | None = None
     ) -> dict[int, EnvError]: ...
 
-    def lost_error(self, i: int) -> EnvError | None: ...
+    def row_error(self, i: int) -> EnvError | None: ...
 
     def death_of(self, i: int, *, is_counted: bool) -> EnvError: ...
 
-    def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
+    def mark_cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
 
     def replacements(self, ids: Sequence[int]) -> dict[int, Request]: ...
 
     def send(self, requests: Mapping[int, Request]) -> None: ...
 
-    def run(self, left: float | None) -> float | None: ...
+    def recreate_due(self, left: float | None) -> float | None: ...
 
 
 class Flight:
@@ -107,10 +107,10 @@ class Flight:
         unsettled: the envs that an interrupt of the call under way cancels. If a second interrupt
             has prevented that, the next call does it. None: there is nothing to do.
         polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
-        awaiting: the task of the event loop that waits; of open sessions a future; else None.
+        waiter: the task of the event loop that waits; of open sessions a future; else None.
         recorder: records every request and every result; None without ``record=``.
-        recorded: the block in which requests without a row are sent and end; with a recorder it
-            defers interrupts, and so does ``send``: the record then has what the envs were sent.
+        recording_guard: the block in which requests without a row are sent and end. With a recorder
+            it defers interrupts, and so does ``send``: the record has what the envs were sent.
         recovery: handles failed envs.
     """
 
@@ -123,13 +123,13 @@ class Flight:
         self.arrivals = Arrivals(self.states)
         self.asked: dict[int, Asked] = {}
         self.recorder: RecordWriter | None = None
-        self.recorded: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+        self.recording_guard: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         self.closed = False
         self.unsettled: IdArray | None = None
         self.polls_since: float | None = None
-        self.awaiting: asyncio.Future[Any] | None = None
+        self.waiter: asyncio.Future[Any] | None = None
         self._hanging: set[int] = set()
-        self._next_look = time.monotonic() + HANGS_AFTER
+        self._next_hang_check = time.monotonic() + HANGS_AFTER
 
     def attach(self, block: Block, batches: Batches, positions: Positions) -> None:
         self.block, self.batches, self.positions = block, batches, positions
@@ -196,7 +196,7 @@ class Flight:
                         self.refuse_if_closed()
                     if self.hosts.supervisor is None and wanted is None and only is not None:
                         return only  # without processes, nothing else writes results
-                    ids = arrivals.valid_ids()
+                    ids = arrivals.ids_if_valid()
                     if ids is None:
                         if not arrivals.drop_stale() and not self.take_replies():
                             self._kill_writers()
@@ -206,7 +206,7 @@ class Flight:
                     missing = len(wanted.difference(ids.tolist()))
                     if not missing:
                         return ids
-                if self.polls_since and self.awaiting:
+                if self.polls_since and self.waiter:
                     found, seconds = self.poll(missing, 1.0 if left is None else left, wanted)
                     raise NotYet(0.0 if found else seconds)  # noqa: TRY301 - the end of this wait
                 self.advance(missing, left, wanted)
@@ -226,14 +226,14 @@ class Flight:
         token_chunks = self.arrivals.token_chunks
         if self.recovery.failed:
             count = len(token_chunks)
-            left = self.recovery.run(left)
+            left = self.recovery.recreate_due(left)
             if len(token_chunks) != count:
                 return
         if self.hosts.local:
             (host,) = self.hosts.local  # there is never more than one
             seconds = left
             if self.hosts.supervisor is not None:
-                missing, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
+                missing, seconds = self.hosts.num_envs, TIME_SLICE if self.publish_early else None
             if self.unsettled is None:
                 self.unsettled = _NO_ENVS  # ``settle`` is to be called
             if host.run(token_chunks, missing, seconds, wanted):
@@ -251,8 +251,8 @@ class Flight:
             supervisor.poller.fetch(self.arrivals.token_chunks, spin_for, left)
         if supervisor.poller.noticed or (supervisor.timed and not supervisor.timeout(None)):
             self.handle_ended_processes()
-        if time.monotonic() > self._next_look:
-            self._look()
+        if time.monotonic() > self._next_hang_check:
+            self._log_hangs()
 
     def poll(
         self, missing: int = 1, longest: float = 1.0, wanted: set[int] | None = None
@@ -265,12 +265,12 @@ class Flight:
         self.advance(missing, 0.0, wanted)
         if self.unsettled is _NO_ENVS:  # else an earlier call has left it
             self.unsettled = None
-        left = self.recovery.run(min(longest, 1.0))
+        left = self.recovery.recreate_due(min(longest, 1.0))
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.timeout(left)
         return b"".join(self.arrivals.token_chunks) != before, 1.0 if left is None else left
 
-    def _look(self) -> None:
+    def _log_hangs(self) -> None:
         """Log the envs in worker processes that have no answer for long, each once.
 
         Envs that wait for another one in their process are named apart. Also end processes whose
@@ -299,7 +299,7 @@ class Flight:
             with interrupts.deferred():  # else an interrupt might leave the logger's lock held
                 _LOGGER.warning(text)
         self._hanging = late
-        self._next_look = time.monotonic() + HANGS_AFTER / 10
+        self._next_hang_check = time.monotonic() + HANGS_AFTER / 10
 
     def take_replies(self) -> bool:
         """Note the replies that have arrived, if any; those that nobody waits for are dropped."""
@@ -342,12 +342,12 @@ class Flight:
             ready = ids[np.isin(self.states.state[ids], (READY, RESTARTED))]
             if sent and len(ready):  # their rows were about to be returned
                 self.states.mark_cancelled(ready)
-                self.recovery.cancelled(ready.tolist(), {})
+                self.recovery.mark_cancelled(ready.tolist(), {})
                 if self.recorder is not None:
                     self.recorder.cancelled(ready.tolist(), [True] * len(ready))
             self.unsettled = None
 
-    def items(
+    def values_and_errors(
         self, ids: IdArray, marked: Sequence[tuple[int, int]]
     ) -> tuple[dict[int, Beside], dict[int, EnvError]]:
         """Return, for the envs at the ``marked`` places, the values beside rows, and the errors.
@@ -362,7 +362,7 @@ class Flight:
                 i = ids.item(k)
                 token = self.states.tokens.item(i)
                 kind = "reset" if self.states.state.item(i) == RESETTING else "step"
-                found = self.recovery.lost_error(i)
+                found = self.recovery.row_error(i)
                 if found is None:
                     found = self.hosts.of(i).item(token, kind)
                 if isinstance(found, EnvError):
@@ -399,7 +399,7 @@ class Flight:
             errors: dict[int, EnvError] = {}
             if self.recovery.enabled:
                 marked = [(k, self.block.mark.item(i)) for k, i in enumerate(arrived.tolist())]
-                _, errors = self.items(arrived, marked)
+                _, errors = self.values_and_errors(arrived, marked)
             self.forget_items(listed)
             self.states.mark_cancelled(cancelled)
             carried_out = self.hosts.cancel(set(listed)).union(arrived.tolist())
@@ -408,7 +408,7 @@ class Flight:
                 self.positions.mark_cancelled(i, carried_out=i in carried_out)
             if self.recorder is not None:
                 self.recorder.cancelled(listed, [i in carried_out for i in listed])
-            self.recovery.cancelled(listed, errors)
+            self.recovery.mark_cancelled(listed, errors)
 
     def handle_ended_processes(self) -> None:
         """Handle processes that have ended, and envs that exceed ``step_timeout``.
@@ -420,20 +420,21 @@ class Flight:
             return
         with interrupts.deferred():
             for late in supervisor.enforce_deadlines():
-                self._take({late.env_id: late})
+                self._handle_errors({late.env_id: late})
             for host in supervisor.hosts:
                 if host.reap():
                     supervisor.poller.collect(self.arrivals.token_chunks)
-                    self._take({i: self.recovery.death_of(i, is_counted=False) for i in host.ids})
+                    death_of = self.recovery.death_of
+                    self._handle_errors({i: death_of(i, is_counted=False) for i in host.ids})
             supervisor.poller.noticed = False
 
-    def _take(self, errors: Mapping[int, EnvError]) -> None:
+    def _handle_errors(self, errors: Mapping[int, EnvError]) -> None:
         """Make errors that are in no result the missing replies; recovery does the rest."""
         for token, one in self.asked.items():
             if token & ID_MASK in errors and not one.is_answered:
                 self.hosts.remote(token & ID_MASK).put_error(token, errors[token & ID_MASK])
                 one.is_answered = True
-        self.recovery.take(errors)
+        self.recovery.handle_errors(errors)
 
     def publish_error(self, i: int) -> None:
         """Let an error that recovery keeps arrive as the result of env ``i``."""

@@ -2,21 +2,21 @@
 
 This is decided here, and for an env that cannot be recreated in ``Recreation._try_again``:
 
-1. The process of an env ends, or an env raises in place of its row: ``take`` decides whether to
-   raise the error or to recreate the env, and when; ``failed.delay`` has the rule.
+1. The process of an env ends, or an env raises in place of its row: ``handle_errors`` decides
+   whether to raise the error or to recreate the env, and when; ``failed.delay`` has the rule.
 2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
    of the new env writes (truncated, with the last observation); a reset by itself. An env that
    failed while idle gets such a request when the caller sends it the next one.
 3. ``recreation`` recreates the env, and sends the request.
-4. The row is returned as any other row, and ``returned`` drops the ``Failed``.
+4. The row is returned as any other row, and ``mark_returned`` drops the ``Failed``.
 
 So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``
 recreates it before. An env that waits for its back-off is in flight or idle like any other, and
 delays no other env.
 
 An error is in one place at a time: in the host where it arrives, as an item or as the exit of the
-process, until ``take`` has seen it; then in ``recreation.failed``, until the row that reports or
-raises it is returned.
+process, until ``handle_errors`` has seen it; then in ``recreation.failed``, until the row that
+reports or raises it is returned.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Recovery:
     """Decides what becomes of the errors of envs.
 
     Attributes:
-        recreation: recreates the envs. ``failed``, ``run``, ``lost_error``, ``death_of``: its own.
+        recreation: recreates envs. ``failed``, ``recreate_due``, ``row_error``, ``death_of``: its.
         enabled: whether ``on_error="restart"``; else errors are raised.
-        retries: whether a reset that failed is sent again; else the failure is its result.
-        tracks: whether resets that are sent, and rows that are returned, are noted.
+        retries_resets: whether a reset that failed is sent again; else the failure is its result.
+        tracks_rows: whether resets that are sent, and rows that are returned, are noted.
         reported: the envs whose failure a row of the last batch has reported.
     """
 
@@ -53,22 +53,22 @@ class Recovery:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
         self._env_options = options.env
         self.recreation = recreation = Recreation(flight, options)
-        self.failed, self.run = recreation.failed, recreation.run
-        self.lost_error, self.death_of = recreation.lost_error, recreation.death_of
+        self.failed, self.recreate_due = recreation.failed, recreation.recreate_due
+        self.row_error, self.death_of = recreation.row_error, recreation.death_of
         self.enabled = options.recovery.on_error == "restart"
-        self.tracks = self.enabled or recreation.fresh
-        self.retries = True
+        self.tracks_rows = self.enabled or recreation.fresh_process
+        self.retries_resets = True
         self.reported: set[int] = set()
         # Envs that failed again before the row that reports the failure before was returned.
-        self._unread: set[int] = set()
+        self._unread_failures: set[int] = set()
         # The resets in flight that the caller asked for, which are sent again if they fail.
-        self._resets: dict[int, Request] = {}
+        self._resets_in_flight: dict[int, Request] = {}
         if self.enabled:
-            flight.batches.keep_last()
+            flight.batches.keep_last_obs()
 
     # ------------------------------------------------------------------- an error, and its request
 
-    def take(
+    def handle_errors(
         self, errors: Mapping[int, EnvError], batch: IdArray | None = None
     ) -> dict[int, EnvError]:
         """Decide what becomes of these errors: the env is recreated, or the error is raised.
@@ -83,14 +83,14 @@ class Recovery:
         raised: dict[int, EnvError] = {}
         with interrupts.deferred():
             for i, error in errors.items():
-                is_lost = self.lost_error(i) is not None
+                is_lost = self.row_error(i) is not None
                 in_flight = batch is not None or (not is_lost and self._make_result(i, error))
-                if is_lost or not self._recreates(i, error, in_flight=in_flight):
+                if is_lost or not self._begin_recreation(i, error, in_flight=in_flight):
                     raised[i] = error
                     if is_lost and batch is not None:
-                        self._end_lost(i)
+                        self._end_row_error(i)
                     elif batch is None and in_flight:
-                        self.recreation.lose(i, error)
+                        self.recreation.raise_in_row(i, error)
                 if batch is None and self._hosts.of(i).life is Life.ENDED and i in raised:
                     states.mark_dead(i)
             if batch is None or not raised:
@@ -113,7 +113,7 @@ class Recovery:
         error.request = error.request or ("reset" if state == RESETTING else "step")
         return True
 
-    def _recreates(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
+    def _begin_recreation(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
         """Have env ``i`` recreated because of this error; False if the error must be raised.
 
         ``in_flight``: the env failed in its request in flight, which another one replaces.
@@ -122,24 +122,24 @@ class Recovery:
         if isinstance(error.__cause__, RecycleDue):
             if in_flight:  # else it was cancelled; the env's next reset finds it due again
                 self._flight.drop_result(i)
-                again = self._resets.get(i) or Request("reset")
+                again = self._resets_in_flight.get(i) or Request("reset")
                 self.failed[i] = Failed([], 0.0, again, WhyRecreated.PLANNED)
             return True
         waits = known is not None and known.phase is not Phase.READY
         if known is not None and waits and (known.request is not None or not in_flight):
             return True  # its process has ended, too, or the error is the reply of CONFIGURES
         if known is not None and known.request is not None and not in_flight:
-            self._unread |= {i} if known.why is WhyRecreated.FAILED else set()
+            self._unread_failures |= {i} if known.why is WhyRecreated.FAILED else set()
             known.request = None  # it has a row, which is not returned yet
         due = None
         if self.enabled:
-            due = known.due if known is not None and waits else self.recreation.count(i, error)
+            due = known.due if known and waits else self.recreation.count_failure(i, error)
         if due is None:
             self.recreation.forget(i)
             return False
-        self.recreation.fail(i, error, due)
+        self.recreation.note_failure(i, error, due)
         if in_flight:
-            self.failed[i].request = self._request_after(i)
+            self.failed[i].request = self._replacement_of(i)
             if self._flight.recorder is not None:
                 self._flight.recorder.failed({i: error}, raised=False)
             self._flight.drop_result(i)
@@ -151,7 +151,7 @@ class Recovery:
         For when an error is raised: the others have failed likewise, and wait to be tried again.
         Not if each has its own error, and none is tried again.
         """
-        if not self.retries or self._flight.positions.any_works():
+        if not self.retries_resets or self._flight.positions.any_works():
             return {}
         found = {i: each.errors[-1] for i, each in self.failed.items() if each.request is not None}
         self._hosts.cancel(set(found))
@@ -159,35 +159,35 @@ class Recovery:
             self.recreation.forget(i)
         return found
 
-    def _end_lost(self, i: int) -> None:
+    def _end_row_error(self, i: int) -> None:
         """Forget an error that was raised, or whose request was cancelled."""
         if self.failed[i].phase is not Phase.READY:  # a restart by hand was interrupted
             self.failed[i].why = WhyRecreated.REQUESTED
         else:
             self.recreation.forget(i)
 
-    def _request_after(self, i: int) -> Request:
+    def _replacement_of(self, i: int) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
         if (request := self.failed[i].request) is not None:  # that failed, too
             return request
-        if self.retries and i in self._resets:
-            return self._resets[i]
+        if self.retries_resets and i in self._resets_in_flight:
+            return self._resets_in_flight[i]
         # In next_step mode after the end of an episode, no step is lost.
         is_reset = self._env_options.autoreset_mode == NEXT_STEP and self._flight.positions.of(i)[1]
-        if is_reset and i not in self._resets:
+        if is_reset and i not in self._resets_in_flight:
             return Request("reset")
         obs = self._flight.batches.last_obs(i)
-        return Request("lost_step", (obs,), no_autoreset=not self.retries)
+        return Request("lost_step", (obs,), no_autoreset=not self.retries_resets)
 
     def note_resets(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Note the resets that are about to be sent."""
-        self._unread.difference_update(ids)  # their rows were dropped
-        if self.tracks:
-            self._resets.update(zip(ids, requests, strict=True))
+        self._unread_failures.difference_update(ids)  # their rows were dropped
+        if self.tracks_rows:
+            self._resets_in_flight.update(zip(ids, requests, strict=True))
 
     def replacements(self, ids: Sequence[int]) -> dict[int, Request]:
         """Return the requests to send to those of these envs that failed while idle."""
-        return {i: self._request_after(i) for i in ids if i in self.failed}
+        return {i: self._replacement_of(i) for i in ids if i in self.failed}
 
     def send(self, requests: Mapping[int, Request]) -> None:
         """Send these requests to envs that failed, now or when they are recreated."""
@@ -197,33 +197,33 @@ class Recovery:
                 if self.failed[i].phase is Phase.READY:
                     self.recreation.send_replacement(i, self.failed[i])
 
-    def cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None:
+    def mark_cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None:
         """Drop the requests of these envs; some had failed, see ``errors``.
 
         Such an error, or one that was not reported, is reported with the env's next row.
         """
         for i in ids:
-            self._resets.pop(i, None)
-            if self.lost_error(i) is not None:
-                self._end_lost(i)
+            self._resets_in_flight.pop(i, None)
+            if self.row_error(i) is not None:
+                self._end_row_error(i)
             elif i in self.failed:
                 self.failed[i].request = None
             if i in errors:
-                self._recreates(i, errors[i], in_flight=False)
+                self._begin_recreation(i, errors[i], in_flight=False)
 
     def refill_budget(self, i: int) -> None:
         """Give env ``i`` its full budget again."""
         self.recreation.failures[i] = 0
 
-    def returned(self, ids: IdArray, completed: Collection[int]) -> None:
+    def mark_returned(self, ids: IdArray, completed: Collection[int]) -> None:
         """Update the records after rows were returned; some of them have ended an episode."""
         for i in completed:
             if i not in self.failed:
                 self.recreation.failures[i] = 0
-        self.reported = self._unread.intersection(ids.tolist()) if self._unread else set()
-        self._unread -= self.reported
-        for i in ids.tolist() if self._resets or self.failed else ():
-            self._resets.pop(i, None)
+        self.reported = self._unread_failures & {*ids.tolist()} if self._unread_failures else set()
+        self._unread_failures -= self.reported
+        for i in ids.tolist() if self._resets_in_flight or self.failed else ():
+            self._resets_in_flight.pop(i, None)
             failed = self.failed.get(i)
             if failed is not None and failed.request is not None:
                 if failed.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
@@ -235,12 +235,12 @@ class Recovery:
     # ------------------------------------------------------------------------------- for sessions
 
     def begin_sessions(self) -> None:
-        self.retries, self.tracks = False, True
-        self._flight.batches.keep_last()
+        self.retries_resets, self.tracks_rows = False, True
+        self._flight.batches.keep_last_obs()
 
     def end_sessions(self) -> None:
         """Leave it to the next reset of each failed env to recreate it."""
-        self.retries, self.tracks = True, self.enabled or self.recreation.fresh
+        self.retries_resets, self.tracks_rows = True, self.enabled or self.recreation.fresh_process
         for failed in self.failed.values():
             if failed.why is not WhyRecreated.PLANNED:  # to recycle an env is no restart
                 failed.why = WhyRecreated.REQUESTED
@@ -253,17 +253,17 @@ class Recovery:
 
     def errors(self) -> dict[int, EnvError]:
         """Return the errors of the envs that are being recreated."""
-        found = {i: one for i, one in self.failed.items() if one.why is not WhyRecreated.LOST}
+        found = {i: one for i, one in self.failed.items() if one.why is not WhyRecreated.RAISED}
         return {i: one.errors[-1] for i, one in found.items() if one.errors}
 
-    def stop(self, i: int, error: EnvError | None, *, is_lost: bool) -> None:
+    def count_and_renew(self, i: int, error: EnvError | None, *, is_lost: bool) -> None:
         """Count this error of env ``i``, if any, whose request was cancelled, and renew the env.
 
         ``is_lost``: the env must be recreated in any case: its process is being killed.
         """
         if error is not None:
             with interrupts.deferred():
-                self._recreates(i, error, in_flight=False)
+                self._begin_recreation(i, error, in_flight=False)
         if isinstance(self._hosts.of(i), RemoteHost):
             self.renew(i, (error or self.death_of(i)) if is_lost else None)
 

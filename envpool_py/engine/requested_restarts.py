@@ -33,7 +33,7 @@ class RequestedRestarts:
     def revive(self, ids: IdArray) -> None:
         """Recreate those of these envs whose process has ended, and those that sessions left."""
         self._flight.advance(0, 0.0, set())  # handles processes that have ended
-        lost = [i for i in self._states.unread if self._recreation.lost_error(i) is not None]
+        lost = [i for i in self._states.unread if self._recreation.row_error(i) is not None]
         self._flight.cancel(ids[np.isin(ids, lost)])
         dead = ids[self._states.state[ids] == DEAD]
         failed = self._recreation.failed
@@ -56,12 +56,12 @@ class RequestedRestarts:
                 failed = all_failed.get(i)
                 starts = self._hosts.of(i).life is Life.STARTING
                 phase = Phase.STARTS if starts else Phase.WAITS
-                if failed is not None and failed.why is WhyRecreated.LOST:
+                if failed is not None and failed.why is WhyRecreated.RAISED:
                     failed.phase = phase  # its row in flight still raises its error
                 elif failed is None or failed.request is None:
                     self._recreation.forget(i)
                     all_failed[i] = Failed([], why=WhyRecreated.REQUESTED, phase=phase)
-        self._recreation.await_idle([i for i in todo if all_failed[i].why.is_requested])
+        self._recreation.await_recreated([i for i in todo if all_failed[i].why.is_requested])
 
     def _running(self, ids: IdArray) -> IdArray:
         """Return those of these envs whose process runs."""

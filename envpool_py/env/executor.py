@@ -182,7 +182,7 @@ class Executor:
         ``elsewhere``: raise ``RecycleDue`` where ``recycle`` is due. ``is_new``: the first reset is
         seeded as after a restart.
         """
-        self.env_id, self._root, self._restarts = env_id, root, restarts
+        self.env_id, self._root_seed, self._restarts = env_id, root, restarts
         self.position: Position = episode, over
         if recreate:  # if that fails, the next reset tries it again
             self._recreate()
@@ -386,7 +386,7 @@ class Executor:
     def reset(self, **kwargs: Any) -> Row:
         self._no_autoreset = False
         if kwargs.get("seed") is not None:  # counts even if the reset fails
-            self._root = kwargs["seed"]
+            self._root_seed = kwargs["seed"]
             if self._options.episode_seeds:
                 self.position = -1, self.position[1]
         obs, info = self._begin_episode(kwargs)
@@ -403,12 +403,12 @@ class Executor:
             self._recreate()
         episode = self.position[0] + 1
         if rules.episode_seeds:
-            seed = seeding.of_episode(self._root, episode)
+            seed = seeding.of_episode(self._root_seed, episode)
         elif rules.reset_fn is not None and seed is None and options is None:
             seed, options = rules.reset_fn(self.env_id, episode)
             seed = None if seed is None else operator.index(seed)
         elif self._is_new and seed is None and wrapper_layers.takes_seed(self.env):
-            seed = seeding.of_restart(self._root, self._restarts, episode)
+            seed = seeding.of_restart(self._root_seed, self._restarts, episode)
         if seed is not None:
             kwargs["seed"] = seed
         if options is not None:

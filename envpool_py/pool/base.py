@@ -576,14 +576,14 @@ def _configure(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> No
     join_workers(pool, BaseVectorEnv)
     if options.env.episode_seeds or options.env.recycle:
         positions = engine.flight.positions
-        positions.roots = {i: positions.root_of(i) for i in positions.roots}
+        positions.root_seeds = {i: positions.root_seed_of(i) for i in positions.root_seeds}
     if options.env != EnvOptions():
         engine.recovery.recreation.configure(engine.all.ids.tolist())
     if options.pool.record is not None:
         every = {name: value for part in options for name, value in vars(part).items()}
         facts = {name: every[name] for name in (*RECORDED, "on_error")}
         facts |= {"env": env, "pool": type(pool).__name__, "num_envs": pool.env_num}
-        facts["roots"] = list(engine.flight.positions.roots.values())
+        facts["roots"] = list(engine.flight.positions.root_seeds.values())
         engine.record(Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()

@@ -55,7 +55,7 @@ class EngineForInterfaces:
 
     def limit_rows(self) -> None:
         """Never return more than ``wait_num`` rows in a batch; keep other results for the next."""
-        self._engine.exact = True
+        self._engine.limits_rows = True
 
     def uses(self) -> tuple[int, int, bytes]:
         """Return what changes with each batch returned, each request sent and each one cancelled.
@@ -63,12 +63,12 @@ class EngineForInterfaces:
         Requests without a row, such as ``call``, do not count.
         """
         states = self._engine.states
-        return self._engine.counts[0], states.num_in_flight, states.tokens.tobytes()
+        return self._engine.num_returned[0], states.num_in_flight, states.tokens.tobytes()
 
     def episode_of(self, i: int) -> tuple[int | None, int]:
         """Return the last seed of env ``i``, as far as known, and the number of its episode."""
         positions = self._engine.flight.positions
-        return positions.roots[i], max(positions.returned(i)[0], 0)
+        return positions.root_seeds[i], max(positions.last_returned(i)[0], 0)
 
     def is_over(self, i: int) -> bool:
         """Return whether the episode of env ``i``, which is not in flight, has ended."""
@@ -86,11 +86,11 @@ class EngineForInterfaces:
         Without ``retries`` the first failure of an env, in its reset too, is reported by a row.
         """
         recovery = self._engine.recovery
-        self._engine.no_autoreset, recovery.retries = True, retries
+        self._engine.no_autoreset, recovery.retries_resets = True, retries
         try:
             yield
         finally:
-            self._engine.no_autoreset, recovery.retries = False, True
+            self._engine.no_autoreset, recovery.retries_resets = False, True
 
     def refill_budget(self, i: int) -> None:
         """Let env ``i`` fail ``max_restarts`` times again."""
@@ -102,7 +102,7 @@ class EngineForInterfaces:
         Return the function that ends it: it waits at most ``timeout`` seconds for the replies and
         returns them. It raises EnvError, or TimeoutError, which cancels the requests.
         """
-        call = self._engine.hold(self._engine.all.ids, requests)
+        call = self._engine.make_call(self._engine.all.ids, requests)
         try:
             call.send()
         except BaseException:
@@ -137,8 +137,8 @@ class EngineForInterfaces:
 
     def begin_replay(self, roots: Sequence[int | None] = ()) -> None:
         """Keep returned observations from now on; ``roots``: the seed of each env in the run."""
-        self._engine.batches.keep_last()
-        self._engine.flight.positions.roots.update(enumerate(roots))
+        self._engine.batches.keep_last_obs()
+        self._engine.flight.positions.root_seeds.update(enumerate(roots))
         self._engine.recovery.recreation.configure(range(len(roots)))
 
     def recreate(self, i: int, life: Mapping[str, Any]) -> None:
@@ -152,7 +152,7 @@ class EngineForInterfaces:
 
     def last_obs_digest(self, i: int) -> int:
         """Return the digest of the last observation of env ``i`` that was returned."""
-        parts = self._engine.batches.last_parts(i)
+        parts = self._engine.batches.last_obs_parts(i)
         return digest.of_observations(self._engine.block.obs_leaves, parts, 1)[0]
 
 

@@ -81,7 +81,7 @@ class EngineForSessions:
         if self._pool._under_way.setdefault("now", self) is not self:  # noqa: SLF001
             text = "sessions: others of this pool are open, or another call is under way"
             raise AlreadyPendingCallError(text, "sessions")
-        self._flight.publish_early, self._flight.awaiting = True, awaiting
+        self._flight.publish_early, self._flight.waiter = True, awaiting
         self._recovery.begin_sessions()
 
     def end(self, in_flight: Collection[int]) -> None:
@@ -93,7 +93,7 @@ class EngineForSessions:
                 self._flight.publish_early = self._pool.is_async
                 self._recovery.end_sessions()
         finally:
-            self._flight.awaiting = None
+            self._flight.waiter = None
             self._pool._under_way.clear()  # noqa: SLF001
 
     def prepare(self, i: int) -> bool:
@@ -153,7 +153,7 @@ class EngineForSessions:
             else:
                 host.kill(f"a request of env {i} was cancelled")
         self._flight.cancel(np.array([i]))
-        self._recovery.stop(i, error, is_lost=not spare)
+        self._recovery.count_and_renew(i, error, is_lost=not spare)
         return error
 
     def poll(self) -> tuple[float, dict[int, Any], Errors]:
@@ -169,7 +169,7 @@ class EngineForSessions:
                 ids = flight.wait(1, None, None)
                 batch = engine.deliver(Selection(ids), resets=False, apart=found)
                 flight.unsettled = None
-                seconds = self._recovery.run(seconds) or 0.0  # begins with what has just failed
+                seconds = self._recovery.recreate_due(seconds) or 0.0  # begins with what has failed
         except NotYet as not_yet:  # all results were those of cancelled requests
             seconds = not_yet.seconds
         finally:

@@ -41,11 +41,11 @@ async def recv_async(self: Any) -> StepResult:
     self._assert_open()
     flight, loop, event = self.engine.flight, asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.current_task()
-    if flight.awaiting is not None and flight.awaiting is not task and not flight.awaiting.done():
+    if flight.waiter is not None and flight.waiter is not task and not flight.waiter.done():
         text = "recv_async: another coroutine or session already awaits the results of this pool"
         raise AlreadyPendingCallError(text, "recv_async")
     begun: float | None = None
-    flight.awaiting = task
+    flight.waiter = task
     try:
         with listening(flight.hosts, loop, event.set) as longest:
             await asyncio.sleep(0)  # even if a batch is there: other coroutines must run
@@ -66,7 +66,7 @@ async def recv_async(self: Any) -> StepResult:
                 await event.wait()
                 timer.cancel()
     finally:
-        flight.awaiting = None
+        flight.waiter = None
 
 
 @contextlib.contextmanager

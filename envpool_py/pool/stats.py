@@ -82,14 +82,14 @@ class Meter:
         self._engine = engine
         self._since = time.perf_counter()
         self._times, self._restarts = engine.block.times.copy(), engine.hosts.restarts.copy()
-        self._batches, self._rows = engine.counts
+        self._batches, self._rows = engine.num_returned
 
     def stats(self) -> Stats:
         """Return the counts since this object was made."""
         engine = self._engine
         counts = engine.block.times - self._times
         seconds = time.perf_counter() - self._since
-        batches, rows = engine.counts[0] - self._batches, engine.counts[1] - self._rows
+        batches, rows = engine.num_returned[0] - self._batches, engine.num_returned[1] - self._rows
         processes = [host.ids for host in engine.hosts.all]
         steps, resets = counts[:, STEPS], counts[:, RESETS]
         step_seconds, reset_seconds = counts[:, STEP_NS] * 1e-9, counts[:, RESET_NS] * 1e-9

@@ -281,7 +281,7 @@ def test_a_restart_and_the_reset_that_goes_on_with_it_are_interrupted(place):
             call()
 
     with reset_pool(place, SHORT[:1]) as pool:
-        interrupt_in(pool.engine.recovery.recreation, "_tell", lambda: pool.restart([0]))
+        interrupt_in(pool.engine.recovery.recreation, "_notify", lambda: pool.restart([0]))
         interrupt_in(pool.engine.flight, "take_reply", pool.reset)
         assert pool.call("__getattribute__", "tag") == [0]
         assert pool.reset()[0].tolist() == [[0, 0, 0]]

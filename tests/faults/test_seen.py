@@ -101,7 +101,7 @@ def test_an_env_that_hangs_is_named_in_the_log(wait_num, gates, monkeypatch, cap
         with gates[1].held():
             pool.step(None, [0, 2])
             monkeypatch.setattr(flight, "HANGS_AFTER", 0.2)
-            pool.engine.flight._next_look = 0.0
+            pool.engine.flight._next_hang_check = 0.0
             while not caplog.records:
                 pool.recv()
         pool.timeout = None

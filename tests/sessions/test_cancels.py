@@ -146,7 +146,7 @@ async def test_the_loop_turns_while_many_processes_are_restarted(door, tmp_path,
     def restart_slowly(*args):
         restarted.append(turn)
         restart(*args)
-        time.sleep(2 * recreation._TURN)
+        time.sleep(2 * recreation._LONGEST_TURN)
 
     def count():
         nonlocal turn
