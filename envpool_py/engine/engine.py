@@ -300,7 +300,7 @@ class Engine:
     def record(self, path: Path, header: Mapping[str, Any]) -> None:
         with interrupts.deferred():  # else a file might have no writer
             self.flight.recorder = RecordWriter(self.block, path, header)
-            if all(host.measures for host in self.hosts.local):  # else `send` is code of users
+            if all(host.can_measure for host in self.hosts.local):  # else `send` is code of users
                 self.flight.recording_guard = interrupts.deferred
                 self.flight.send = interrupts.deferred()(self.flight.send)  # type: ignore[method-assign]
             self.batches.keep_last_obs()  # as a replay does: a lost step repeats the observation

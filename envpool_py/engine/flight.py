@@ -242,14 +242,14 @@ class Flight:
                 left = 0.0
         supervisor = self.hosts.supervisor
         if supervisor is None:
-            self.hosts.opened.acquire(timeout=-1 if left is None else max(left, 0.0))
+            self.hosts.open_lock.acquire(timeout=-1 if left is None else max(left, 0.0))
             return
-        if not supervisor.poller.noticed:
+        if not supervisor.poller.end_noticed:
             if supervisor.timed:
                 left = supervisor.timeout(left)
             spin_for = self.hosts.spin_for * (left != 0)
             supervisor.poller.fetch(self.arrivals.token_chunks, spin_for, left)
-        if supervisor.poller.noticed or (supervisor.timed and not supervisor.timeout(None)):
+        if supervisor.poller.end_noticed or (supervisor.timed and not supervisor.timeout(None)):
             self.handle_ended_processes()
         if time.monotonic() > self._next_hang_check:
             self._log_hangs()
@@ -426,7 +426,7 @@ class Flight:
                     supervisor.poller.collect(self.arrivals.token_chunks)
                     death_of = self.recovery.death_of
                     self._handle_errors({i: death_of(i, is_counted=False) for i in host.ids})
-            supervisor.poller.noticed = False
+            supervisor.poller.end_noticed = False
 
     def _handle_errors(self, errors: Mapping[int, EnvError]) -> None:
         """Make errors that are in no result the missing replies; recovery does the rest."""
@@ -453,7 +453,7 @@ class Flight:
             self.arrivals.token_chunks.clear()
             in_flight = self.states.in_flight()
             for local in self.hosts.local:  # their results were beside that data
-                done = set(local.ids).difference(token & ID_MASK for token in local.left())
+                done = set(local.ids).difference(token & ID_MASK for token in local.unbegun())
                 ids = np.array([i for i in done if in_flight[i]], np.intp)
                 self.arrivals.token_chunks.append(self.states.tokens[ids].tobytes())
             asked = {token & ID_MASK for token in self.asked}

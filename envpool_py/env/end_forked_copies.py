@@ -11,14 +11,14 @@ import weakref
 from typing import Any
 
 #: The number of forks between the first process and this one, as the only item.
-FORKS = [0]
+FORK_COUNT = [0]
 #: The step loops of this process, which guard their rows in a copy.
-LOOPS: weakref.WeakSet[Any] = weakref.WeakSet()
+STEP_LOOPS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def _count() -> None:
-    FORKS[0] += 1
-    for loop in LOOPS:
+def _count_fork() -> None:
+    FORK_COUNT[0] += 1
+    for loop in STEP_LOOPS:
         loop.guard_rows()
 
 
@@ -30,15 +30,15 @@ class EndOfCopy:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count)
+    os.register_at_fork(after_in_child=_count_fork)
 
 
 def end_copy(forks: int, error: BaseException | None = None) -> None:
-    """End this process, without output, if it is a copy: if ``FORKS[0]`` was ``forks`` before.
+    """End this process, without output, if it is a copy: if ``FORK_COUNT[0]`` was ``forks`` before.
 
     ``error``: the exception that has left the env's code; the code of a SystemExit is kept.
     """
-    if FORKS[0] != forks:
+    if FORK_COUNT[0] != forks:
         code = error.code if isinstance(error, SystemExit) else None if error is None else 1
         os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
 
@@ -47,7 +47,7 @@ class EndingCopies:
     """Code of an env runs in this block; a copy of the process does not leave it."""
 
     def __enter__(self) -> None:
-        self._forks = FORKS[0]
+        self._forks = FORK_COUNT[0]
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         end_copy(self._forks, error)

@@ -22,7 +22,7 @@ from envpool_py import seeding
 from envpool_py.env import coroutine_envs, spaces, wrapper_layers
 from envpool_py.env import validation as checks
 from envpool_py.env.block import Position
-from envpool_py.env.end_forked_copies import FORKS, EndingCopies, end_copy
+from envpool_py.env.end_forked_copies import FORK_COUNT, EndingCopies, end_copy
 from envpool_py.env.failures import describe, place_of
 from envpool_py.env.heartbeat import CLOSING, MAKING, Heartbeat
 from envpool_py.env.request import KINDS, Request
@@ -103,7 +103,7 @@ class Executor:
         self.to_check.add(checks.CAST)
         #: The call that a request has made in addition, and that has not returned: "reset" or
         #: "env_fn". If the request fails, it is what has raised.
-        self.inner = ""
+        self.inner_call = ""
         #: The row of the env, see ``step_times``; None: nothing is measured.
         self.times: Any = None
         self.heartbeat = Heartbeat()
@@ -136,11 +136,11 @@ class Executor:
                 " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
             )
         self.env: Any = env
-        self._turns = wrapper_layers.turn_based_layer(env)
+        self._turn_layer = wrapper_layers.turn_based_layer(env)
         self._closed = False
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
-        self._resets = 0
+        self._num_resets = 0
         self._no_autoreset = False  # whether no automatic reset follows the end of this episode
 
     def __call__(self, request: Request) -> Any:
@@ -182,13 +182,13 @@ class Executor:
         ``elsewhere``: raise ``RecycleDue`` where ``recycle`` is due. ``is_new``: the first reset is
         seeded as after a restart.
         """
-        self.env_id, self._root_seed, self._restarts = env_id, root, restarts
+        self.env_id, self._root_seed, self._num_restarts = env_id, root, restarts
         self.position: Position = episode, over
         if recreate:  # if that fails, the next reset tries it again
             self._recreate()
         self._options = options
         self._is_new = restarts > 0 or is_new
-        self._elsewhere = elsewhere
+        self._recycles_elsewhere = elsewhere
         if options.validate == ALWAYS:
             self.to_check |= {checks.ON_RESET, checks.ON_STEP}
         elif options.validate == OFF:
@@ -202,7 +202,7 @@ class Executor:
             self.warn(checks.CLOSE, f"close raised {describe(error)}{place_of(error)}")
         self.heartbeat.begin(self.env_id, MAKING)
         self._is_new = True  # and closed, until there is a new one
-        self.inner = "env_fn"
+        self.inner_call = "env_fn"
         if not isinstance(self._env_fn, Recreated):
             self._env_fn = Recreated(self._env_fn)
         self._make()
@@ -211,7 +211,7 @@ class Executor:
             with suppressed():
                 self._close_env()
             raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
-        self.inner = ""
+        self.inner_call = ""
         self.heartbeat.begin(self.env_id)
 
     @property
@@ -222,7 +222,7 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
-        needs_more = self._pending is not None or self._turns is not None or self._past_end
+        needs_more = self._pending is not None or self._turn_layer is not None or self._past_end
         if needs_more or checks.ON_STEP in self.to_check:
             return self
         if self.times is None and not self.heartbeat.is_read:
@@ -251,7 +251,7 @@ class Executor:
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
             self.heartbeat.begin(self.env_id)
-            self.inner = "reset"
+            self.inner_call = "reset"
             return self._pending()
         if self._past_end:
             self.to_check.remove(checks.AFTER_END)
@@ -267,11 +267,11 @@ class Executor:
         if heartbeat.is_read:
             heartbeat.begin(self.env_id)
         begun = 0 if times is None else time.perf_counter_ns()
-        forks = FORKS[0]
+        forks = FORK_COUNT[0]
         try:
             return self.env.step(action)
         finally:
-            if FORKS[0] != forks:
+            if FORK_COUNT[0] != forks:
                 end_copy(forks, sys.exc_info()[1])
             heartbeat.leave()
             if times is not None:
@@ -305,8 +305,8 @@ class Executor:
             truncated = self._as_bool(truncated, "truncated")
             row = obs, reward, terminated, truncated, info
         over = terminated or truncated
-        if self._turns is not None and "env_error" not in info:
-            over = getattr(self._turns, wrapper_layers.EPISODE_OVER)
+        if self._turn_layer is not None and "env_error" not in info:
+            over = getattr(self._turn_layer, wrapper_layers.EPISODE_OVER)
         if not over:
             return row
         self.position = self.position[0], True
@@ -346,10 +346,10 @@ class Executor:
         """Raise the error of an automatic reset in the next step; raise an interrupt at once."""
         if is_interrupt(error):
             raise error
-        inner, self.inner = self.inner or "reset", ""
+        inner, self.inner_call = self.inner_call or "reset", ""
 
         def raise_late() -> Row:
-            self._pending, self.inner = None, inner
+            self._pending, self.inner_call = None, inner
             raise error
 
         self._pending = raise_late
@@ -374,10 +374,10 @@ class Executor:
         unless no automatic reset is to follow.
         """
         final: dict[str, Any] = {"env_error": error}
-        if self._turns is not None:
+        if self._turn_layer is not None:
             final["env_done"] = True
         if self._options.autoreset_mode == SAME_STEP and not self._no_autoreset:
-            self.inner = "reset"
+            self.inner_call = "reset"
             first, info = self._begin_episode({})
             info = FinalInfo(info, env_error=error, final_obs=obs, final_info=final)
             return first, 0.0, False, True, info
@@ -396,8 +396,8 @@ class Executor:
         seed, options = kwargs.get("seed"), kwargs.get("options")
         rules = self._options
         was_not_made = self._closed and self._is_new
-        is_due = rules.recycle is not None and self._resets >= rules.recycle
-        if is_due and self._elsewhere:
+        is_due = rules.recycle is not None and self._num_resets >= rules.recycle
+        if is_due and self._recycles_elsewhere:
             raise RecycleDue
         if was_not_made or is_due:
             self._recreate()
@@ -408,7 +408,7 @@ class Executor:
             seed, options = rules.reset_fn(self.env_id, episode)
             seed = None if seed is None else operator.index(seed)
         elif self._is_new and seed is None and wrapper_layers.takes_seed(self.env):
-            seed = seeding.of_restart(self._root_seed, self._restarts, episode)
+            seed = seeding.of_restart(self._root_seed, self._num_restarts, episode)
         if seed is not None:
             kwargs["seed"] = seed
         if options is not None:
@@ -426,18 +426,18 @@ class Executor:
                 raise TypeError(f"reset() takes no seed: {text}{checks.OLD_GYM}") from error
             raise
         if not isinstance(result, (tuple, list)) or len(result) != 2:
-            got = _named(result)
+            got = _type_text(result)
             hint = "" if got.startswith("coroutine") else checks.OLD_GYM
             raise TypeError(f"reset() must return (obs, info), got {got}{hint}")
         obs, info = result
         if not isinstance(info, dict):
-            raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
+            raise TypeError(f"reset() must return (obs, info dict), got info {_type_text(info)}")
         if checks.ON_RESET in self.to_check:
             self._check(checks.ON_RESET, obs, None)
         self.position = episode, False
         self._pending = None
-        self.inner, self._is_new = "", False
-        self._resets += 1
+        self.inner_call, self._is_new = "", False
+        self._num_resets += 1
         return obs, info
 
     def seed(self, seed: int | None = None) -> Row:
@@ -534,15 +534,15 @@ def reward_shape(space: Any) -> tuple[int, ...]:
 def checked_row(result: Any) -> Row:
     """Return the result of an env's ``step`` as a tuple of five; TypeError if it is wrong."""
     if not isinstance(result, (tuple, list)) or len(result) != 5:
-        got = f"{len(result)} values" if isinstance(result, (tuple, list)) else _named(result)
+        got = f"{len(result)} values" if isinstance(result, (tuple, list)) else _type_text(result)
         got += checks.OLD_GYM if got == "4 values" else ""
         raise TypeError(f"step() must return (obs, reward, terminated, truncated, info), got {got}")
     if not isinstance(result[4], dict):
-        raise TypeError(f"step() must return an info dict, got {_named(result[4])}")
+        raise TypeError(f"step() must return an info dict, got {_type_text(result[4])}")
     return tuple(result)
 
 
-def _named(value: Any) -> str:
+def _type_text(value: Any) -> str:
     name = type(value).__name__
     if name == "coroutine":
         name += "; only methods of the base gym.Env may be async def, without a decorator"

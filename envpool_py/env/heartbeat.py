@@ -12,7 +12,7 @@ import numpy as np
 from envpool_py.env.spaces import Array
 
 #: The length of a heartbeat; ``worker.watchdog`` says what the numbers are.
-NUMBERS = 5
+ROW_LENGTH = 5
 #: What the env is doing: a request, or in it its ``close`` or its ``env_fn``, to be recreated.
 REQUEST, CLOSING, MAKING = range(3)
 
@@ -20,9 +20,9 @@ REQUEST, CLOSING, MAKING = range(3)
 class Heartbeat:
     """Writes the heartbeat of the thread that makes it.
 
-    ``row``, int64 ``(NUMBERS,)``, is None if nobody reads it. ``enter`` is called when code of the
-    env is about to run, ``leave`` when it has returned. ``limited``: requests have a timeout; else
-    only recreating an env has one.
+    ``row``, int64 ``(ROW_LENGTH,)``, is None if nobody reads it. ``enter`` is called when code of
+    the env is about to run, ``leave`` when it has returned. ``limited``: requests have a timeout;
+    else only recreating an env has one.
 
     Attributes:
         is_read: whether each step is to ``begin`` and ``leave``.
@@ -41,7 +41,7 @@ class Heartbeat:
         self.is_read = limited or enter is not None
         self._limited = limited
         self.numbers: Any = None if row is None else row.data
-        row = np.zeros(NUMBERS, np.int64) if row is None else row
+        row = np.zeros(ROW_LENGTH, np.int64) if row is None else row
         self._numbers: Any = row.data
         self._times: Any = row.view(np.float64).data
         self._numbers[3] = threading.get_ident()

@@ -28,11 +28,11 @@ KEPT = TABLE_BYTES
 
 # The types whose values a struct restores exactly, by its letters. The struct refuses an int of
 # more than 8 bytes, and the info is then sent beside the block.
-_LETTERS: dict[Any, str] = {float: "d", int: "q", bool: "?", np.bool_: "?"}
-_LETTERS |= {np.float64: "d", np.float32: "f", np.float16: "e"}
-_LETTERS |= {np.int8: "b", np.int16: "h", np.int32: "i", np.int64: "q"}
-_LETTERS |= {np.uint8: "B", np.uint16: "H", np.uint32: "I", np.uint64: "Q"}
-_OWN = (float, int, bool)  # the types that a struct returns
+_STRUCT_LETTERS: dict[Any, str] = {float: "d", int: "q", bool: "?", np.bool_: "?"}
+_STRUCT_LETTERS |= {np.float64: "d", np.float32: "f", np.float16: "e"}
+_STRUCT_LETTERS |= {np.int8: "b", np.int16: "h", np.int32: "i", np.int64: "q"}
+_STRUCT_LETTERS |= {np.uint8: "B", np.uint16: "H", np.uint32: "I", np.uint64: "Q"}
+_PYTHON_TYPES = (float, int, bool)  # the types that a struct returns
 
 #: Each key with the type of its value; with dtype and shape if the value is an array.
 Form: TypeAlias = "tuple[tuple[str, Any], ...]"
@@ -46,7 +46,7 @@ def form_of(info: dict[str, Any]) -> Form | None:
         kind: Any = type(value)
         if kind is np.ndarray and value.size and value.dtype.kind in "biuf":
             kind = value.dtype.str, value.shape
-        elif kind not in _LETTERS:
+        elif kind not in _STRUCT_LETTERS:
             return None
         if type(key) is not str:
             return None
@@ -55,7 +55,7 @@ def form_of(info: dict[str, Any]) -> Form | None:
 
 
 def _struct_of(form: Form) -> struct.Struct:
-    letters = [_LETTERS.get(kind) or f"{np.dtype(kind).itemsize}s" for _, kind in form]
+    letters = [_STRUCT_LETTERS.get(kind) or f"{np.dtype(kind).itemsize}s" for _, kind in form]
     return struct.Struct("=" + "".join(letters))
 
 
@@ -73,7 +73,7 @@ class Packer:
         self._learnt: list[dict[Form, Any]] = [{} for _ in range(num_envs)]
         self._by_keys: list[dict[tuple[Any, ...], Any]] = [{} for _ in range(num_envs)]
         # The end of the forms in each env's table.
-        self._ends = [i * TABLE_BYTES for i in range(num_envs)]
+        self._table_ends = [i * TABLE_BYTES for i in range(num_envs)]
 
     def pack(self, i: int, info: dict[str, Any]) -> int:
         """Write the info of env ``i``; return the number of its form, 0 if it cannot be stored."""
@@ -105,11 +105,11 @@ class Packer:
         learnt = self._learnt[i]
         if form not in learnt:
             layout, data = _struct_of(form), pickle.dumps(form, protocol=5)
-            start, end = self._ends[i], self._ends[i] + len(data)
+            start, end = self._table_ends[i], self._table_ends[i] + len(data)
             if layout.size > ROW_BYTES or end > (i + 1) * TABLE_BYTES:
                 return 0
             self._tables[start:end] = data
-            self._ends[i] = end
+            self._table_ends[i] = end
             kinds = [kind for _, kind in form]
             arrays = [(n, np.dtype(k[0]), k[1]) for n, k in enumerate(kinds) if type(k) is tuple]
             types = list(map(type, info.values()))
@@ -124,23 +124,23 @@ class Reader:
     def __init__(self, rows: memoryview, tables: memoryview) -> None:
         self._rows, self._tables = rows, tables
         # For each env the functions of its forms, in the order of their numbers.
-        self._known: dict[int, list[_Functions]] = {}
+        self._functions: dict[int, list[_Functions]] = {}
 
     def read(self, i: int, number: int) -> dict[str, Any]:
         """Return the info of env ``i``, of the form ``number``, as a new dict."""
         try:
-            make, unpack = self._known[i][number - 1]
+            make, unpack = self._functions[i][number - 1]
         except (KeyError, IndexError):
             table = io.BytesIO(self._tables[i * TABLE_BYTES : (i + 1) * TABLE_BYTES])
             forms = [pickle.load(table) for _ in range(number)]  # noqa: S301 - from our own worker process
-            self._known[i] = list(map(_functions_of, forms))
-            make, unpack = self._known[i][-1]
+            self._functions[i] = list(map(_functions_of, forms))
+            make, unpack = self._functions[i][-1]
         return make(i, *unpack(self._rows, i * ROW_BYTES))
 
     def forget(self, ids: Iterable[int]) -> None:
         """Forget the forms of these envs, because a new process writes new tables."""
         for i in ids:
-            self._known.pop(i, None)
+            self._functions.pop(i, None)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -152,7 +152,7 @@ def _functions_of(form: Form) -> _Functions:
     makers: dict[str, Any] = {}
     items = []
     for n, (key, kind) in enumerate(form):
-        if kind in _OWN:
+        if kind in _PYTHON_TYPES:
             items.append(f"{key!r}: v{n}")
         else:
             makers[f"make{n}"] = _array_of(*kind) if type(kind) is tuple else kind

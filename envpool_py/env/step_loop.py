@@ -26,7 +26,7 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
 from envpool_py.env.block_io import actions_of, flat_rows, writer_of
-from envpool_py.env.end_forked_copies import FORKS, LOOPS, EndOfCopy, end_copy
+from envpool_py.env.end_forked_copies import FORK_COUNT, STEP_LOOPS, EndOfCopy, end_copy
 from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
@@ -63,7 +63,7 @@ class StepLoop:
 
     def __post_init__(self) -> None:
         block, ids = self._block, self._executors.keys()
-        self._steps = False  # whether an env may be in its step
+        self._is_stepping = False  # whether an env may be in its step
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
         # Stores the info of a row; returns the number of its form, 0 if it must go to ``send``.
@@ -93,9 +93,9 @@ class StepLoop:
         Return early at ``due``, a time of ``time.perf_counter`` (0: none), and after ``limit``
         tokens; ``todo`` then still has the remaining tokens.
         """
-        forks = FORKS[0]
+        forks = FORK_COUNT[0]
         some = todo if limit is None or limit >= length_hint(todo) else islice(todo, limit)
-        self._steps = True
+        self._is_stepping = True
         try:
             while True:
                 try:
@@ -108,14 +108,14 @@ class StepLoop:
                     if due and time.perf_counter() > due:
                         break
         finally:
-            self._steps = False
+            self._is_stepping = False
         if self._heartbeat.numbers is not None:
             self._heartbeat.end()
 
     def guard_rows(self) -> None:
         """In a copy of the process that an env has forked: let the next row end it."""
-        if self._steps and self._flat is not None:
-            self._flat[:] = [EndOfCopy()] * len(self._flat)
+        if self._is_stepping and self._flat_rows is not None:
+            self._flat_rows[:] = [EndOfCopy()] * len(self._flat_rows)
 
     def answer(self, token: int, request: Request) -> None:
         i, kind = token & ID_MASK, KINDS[request.kind]
@@ -148,13 +148,13 @@ class StepLoop:
         layout, ids = block.spec.obs, self._executors.keys()
         actions = self._actions
         flat: Any = flat_rows(layout, block.obs[0], ids) if spaces.is_leaf(layout) else None
-        self._flat = flat
-        LOOPS.add(self)
+        self._flat_rows = flat
+        STEP_LOOPS.add(self)
         rewards: Any = block.reward if block.spec.reward else block.reward.data
         words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
-        keep_info, convert, finish = self._keep_info, self._reward, self._finish
+        keep_info, convert, finish = self._keep_info, self._convert_reward, self._finish
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
-        np_false, np_float, count = np.False_, np.float64, FORKS
+        np_false, np_float, count = np.False_, np.float64, FORK_COUNT
         shares = len(self._executors) > 1 and not self._heartbeat.is_read
         current = self._heartbeat.numbers if shares else None
 
@@ -220,7 +220,7 @@ class StepLoop:
             word += self._begin_episode(token, obs, info)
         else:
             word += RESET_ROW * _ONE if type(info) is ResetInfo else 0
-            word += self._keep(i, info) if info else 0
+            word += self._store_info(i, info) if info else 0
         self._steppers[i] = executor.stepper
         return word
 
@@ -252,13 +252,13 @@ class StepLoop:
         self._write(i, spaces.copy_row(layout, block.finals, i) if obs is IN_BLOCK else obs)
         if last is not IN_BLOCK:
             beside["final_obs"] = spaces.fit_tree(layout, last, "final_obs", "observation_space")
-        word = FINAL * _ONE + (self._keep(i, info) if info else 0)
+        word = FINAL * _ONE + (self._store_info(i, info) if info else 0)
         if beside:  # sent now, so that an error of pickling belongs to the reset
             self._send_beside(token)
             word += BESIDE * _ONE
         return word
 
-    def _keep(self, i: int, info: dict[str, Any]) -> int:
+    def _store_info(self, i: int, info: dict[str, Any]) -> int:
         """Store the info of a row; return the number to add to the row's word."""
         info = dict(info)
         form = self._keep_info(i, info)
@@ -266,7 +266,7 @@ class StepLoop:
             self._beside["info"] = info
         return form * FORM * _ONE
 
-    def _reward(self, reward: Any) -> Any:
+    def _convert_reward(self, reward: Any) -> Any:
         """Convert a reward that is no float to the form that the block holds."""
         if isinstance(reward, (float, int, np.floating, np.integer, np.bool_)):
             return float(reward)  # the 0.0 of a reset also fills the row of a vector reward
@@ -299,7 +299,7 @@ class StepLoop:
         executor = self._executors[i]
         # A reset may have reached the env although its row was refused.
         self._block.put_position(i, executor.position)
-        kind, executor.inner = executor.inner or kind, ""
+        kind, executor.inner_call = executor.inner_call or kind, ""
         self._fail(token, kind, error)
         self._steppers[i] = executor.stepper
         if not token & ASK:  # a reply must not change the mark of a row that was not read yet

@@ -20,7 +20,7 @@ _COUNTS = 4
 _PER_DOUBLING = 8
 _BINS = 40 * _PER_DOUBLING  # up to 2 ** 40 ns, 18 minutes
 #: The length of a row.
-NUMBERS = _COUNTS + _BINS
+ROW_LENGTH = _COUNTS + _BINS
 
 
 def note_step(row: Any, nanoseconds: int) -> None:

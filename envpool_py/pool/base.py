@@ -451,7 +451,7 @@ class BaseVectorEnv:
         """
         if self._meter is None:
             raise RuntimeError("stats: nothing was measured; make the pool with measure=True")
-        if not all(host.measures for host in self.engine.hosts.local):
+        if not all(host.can_measure for host in self.engine.hosts.local):
             raise NotImplementedError(f"{self.worker_class.__name__} does not measure its envs")
         found = self._meter.stats()
         if clear:

@@ -24,7 +24,7 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.heartbeat import NUMBERS
+from envpool_py.env.heartbeat import ROW_LENGTH
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Event, Rows
@@ -32,7 +32,7 @@ from envpool_py.worker import messages
 from envpool_py.worker.host import Exit, Life, RemoteHost
 from envpool_py.worker.messages import HEADER
 from envpool_py.worker.poller import QueuePoller
-from envpool_py.worker.supervisor import PHASES, Supervisor
+from envpool_py.worker.supervisor import UNDONE_IN, Supervisor
 
 #: Seconds beyond ``step_timeout`` for each env, after which a silent actor is killed: more than one
 #: needs to end itself while an env holds the GIL.
@@ -64,7 +64,7 @@ class ActorHost(RemoteHost):
         # For each call without a reply, when it was sent or came first; the first is under way.
         self.since: deque[float] = deque()
         self._cause, self.name, self._is_gone = "", "actor", False
-        self._heartbeat = np.zeros(NUMBERS, np.int64)  # before there is a block
+        self._heartbeat = np.zeros(ROW_LENGTH, np.int64)  # before there is a block
         self.process, self._driver = self.make(self.ids), _driver()
         self._ask(self.process.greet, self._take_name)
         self._ask(self.process.build, self._take_reply, self.to_make)
@@ -92,7 +92,7 @@ class ActorHost(RemoteHost):
             future = method.remote(*args, **kwargs).future()
         else:  # that would start another Ray, or raise there
             future.set_exception(RayError("Ray was shut down"))
-        future.add_done_callback(lambda done: self.poller.note(partial(take, done)))
+        future.add_done_callback(lambda done: self.poller.put(partial(take, done)))
         return future
 
     def _take(self, actor: Any, handler: Callable[[Any], bytes], done: Any) -> bytes:
@@ -110,11 +110,11 @@ class ActorHost(RemoteHost):
 
     def _take_name(self, name: str) -> bytes:
         self.name = name
-        return self._take_reply([b"", 0, b"", [(self.ids[0], messages.HELLO, b"")]])
+        return self._take_reply([b"", 0, b"", [(self.ids[0], messages.MADE, b"")]])
 
     def _take_stuck(self, stuck: tuple[int, int, tuple[str, str]]) -> bytes:
         self.stuck = stuck
-        self.poller.noticed = True
+        self.poller.end_noticed = True
         return b""
 
     def _take_reply(self, reply: list[Any]) -> bytes:
@@ -140,7 +140,7 @@ class ActorHost(RemoteHost):
         i, phase, items = event
         self._heartbeat[[0, 4]] = ~i, phase  # as a process would, but for the limit
         self._take_reply([b"", 0, b"", items])
-        if len(self.closed) == len(self.ids):
+        if len(self.closed_envs) == len(self.ids):
             self.kill()
         return b""
 
@@ -170,7 +170,7 @@ class ActorHost(RemoteHost):
     def _kill(self) -> None:
         """Kill the actor and ignore its later replies."""
         if self._is_alive() and not self._is_gone:
-            self._is_gone = self.poller.noticed = True
+            self._is_gone = self.poller.end_noticed = True
             if self._driver == _driver():  # else it has ended with Ray itself
                 ray.kill(self.process)
 
@@ -222,7 +222,7 @@ class ActorSupervisor(Supervisor):
             if host.stuck:
                 i, phase, _ = host.stuck
                 self._block.heartbeats[host.ids[0], [0, 4]] = i + 1, phase  # as a process would
-                yield from host.kill_slow([i], 0, self.late(PHASES[phase]))
+                yield from host.kill_slow([i], 0, self.late_text(UNDONE_IN[phase]))
                 continue
             if limit is None:
                 continue

@@ -122,7 +122,7 @@ class EnvThread(EnvLoop):
     _dump_error = staticmethod(lambda error, kind: (error, kind))
 
     def _attach(self, block: Block, *_: Any) -> None:
-        super()._attach(block, self._end.enter, self._end.leave)
+        super()._attach(block, self._connection.enter, self._connection.leave)
 
     def belongs_in_loop(self) -> bool:
         envs = [executor.env for executor in self._executors.values()]
@@ -130,11 +130,11 @@ class EnvThread(EnvLoop):
 
     def is_cancelled(self) -> bool:
         """Whether the request is cancelled that the thread carries out."""
-        env = self.heartbeat.env if self._end.cancelled and self.heartbeat else -1
-        return bool(self._end.cancelled.get(env, -1) >= self._end.received)
+        env = self.heartbeat.env if self._connection.cancelled and self.heartbeat else -1
+        return bool(self._connection.cancelled.get(env, -1) >= self._connection.received)
 
     def close(self) -> None:
-        self._end.enter()  # code of the envs runs, so the thread may be abandoned
+        self._connection.enter()  # code of the envs runs, so the thread may be abandoned
         super().close()
 
 
@@ -171,17 +171,17 @@ class ThreadHost(RemoteHost):
     poller: QueuePoller
     claimed: dict[int, tuple[int, Executor]]
 
-    name, killed = "thread", "was abandoned"
+    name, how_killed = "thread", "was abandoned"
 
     def _launch(self) -> None:
         if self.life is Life.ENDED:
             for key, (i, _) in self.claimed.copy().items():  # other threads change it meanwhile
                 if i in self.ids:  # of the thread before
                     del self.claimed[key]
-        self._end = end = ThreadConnection(self.poller.note, self._look)
+        self._end = end = ThreadConnection(self.poller.put, self._look)
         loop = EnvThread(self.ids, end, self.claimed)
         args, self.lags = (loop, end, self.to_make), loop.is_cancelled
-        self.name, self.killed = type(self).name, type(self).killed
+        self.name, self.how_killed = type(self).name, type(self).how_killed
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         self.process = threading.Thread(None, main, name, args, daemon=True)
         try:
@@ -191,14 +191,14 @@ class ThreadHost(RemoteHost):
 
     def _look(self) -> bytes:
         """Handle what the thread has sent beside tokens."""
-        self.poller.noticed |= self._end.is_over
+        self.poller.end_noticed |= self._end.is_over
         self.read()
         return b""
 
     def _post(self, kind: int, body: Any) -> None:
         end = self._end  # after the end of the thread nobody reads its messages
         end.inbox.put((kind, body))
-        self.sent += 1
+        self.num_sent += 1
         if end.runner is not None:
             end.runner.notify()
 
@@ -228,8 +228,8 @@ class ThreadHost(RemoteHost):
         """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""
         if self._is_alive():
             # An interrupt may have come between a message and its count.
-            self.sent = max(self.sent, self._end.received)
-            self._end.cancelled.update(dict.fromkeys(envs, self.sent))
+            self.num_sent = max(self.num_sent, self._end.received)
+            self._end.cancelled.update(dict.fromkeys(envs, self.num_sent))
             if (runner := self.runner) is not None:
                 runner.cancel()
 
@@ -243,7 +243,7 @@ class ThreadHost(RemoteHost):
         thread = thread or self.process.ident
         if (runner := self.runner) is None:
             return stack_of_thread(thread)
-        self.name, self.killed = "coroutine", "was cancelled"
+        self.name, self.how_killed = "coroutine", "was cancelled"
         name, coroutine = runner.blocked_by(), runner.coroutine
         if name == runner.name:
             return stack_of_thread(runner.loop.ident or 0)
@@ -258,7 +258,7 @@ class ThreadHost(RemoteHost):
         if self._is_alive() and not self.has_ended():
             self._look()
             self._end.abandon(self.process.ident)
-            self.poller.noticed = True
+            self.poller.end_noticed = True
 
     def note_slow_close(self, seconds: float) -> None:
         if self._is_alive() and self.runner is not None:
@@ -292,7 +292,7 @@ class ThreadHost(RemoteHost):
 class ThreadSupervisor(Supervisor):
     """Starts, watches and abandons the threads of these envs."""
 
-    counted, make_poller = "num_threads", QueuePoller
+    counted_by, make_poller = "num_threads", QueuePoller
 
     def starting(self, **_: Any) -> Any:
         return interrupts.deferred()

@@ -6,21 +6,21 @@ import os
 import socket
 from time import perf_counter, thread_time
 
-from envpool_py.worker.messages import ATOMIC, CLOSE, HEADER, ITEM, LARGEST, READ
+from envpool_py.worker.messages import ATOMIC_BYTES, CLOSE, HEADER, ITEM, LARGEST, READ_BYTES
 
 #: Longest time, in seconds, for which a process spins for its next request before it sleeps.
 LONGEST_SPIN = 10e-3
 #: Seconds that a process spins at first, before it has measured the caller.
 FIRST_SPIN = 300e-6
 # A process spins for this many times the recent time between two requests.
-_MARGIN = 2.0
+_SPIN_PER_GAP = 2.0
 # Seconds; a shorter spin is not used to measure whether other programs need the core.
-_BRIEF = 150e-6
+_BRIEF_SPIN = 150e-6
 # A process stops spinning when other programs take more than this fraction of its core while it
 # spins (one busy caller beside two processes on two cores takes a third) ...
 _PUSHED_ASIDE = 0.42
 # ... for this number of requests at first, doubled each time up to the second number.
-_FEW, _MANY = 16, 512
+_FIRST_PAUSE, _MAX_PAUSE = 16, 512
 
 
 class Spinning:
@@ -38,28 +38,28 @@ class Spinning:
         self.spin_for = FIRST_SPIN if allowed else 0.0
         self._gap = FIRST_SPIN
         self._pause = 0
-        self._next_pause = _FEW
+        self._next_pause = _FIRST_PAUSE
 
     def note(self, gap: float, spun: float, computed: float) -> None:
         """Learn from a request that came ``gap`` seconds after the process became idle.
 
-        ``spun``: seconds of a long spin without its first ``_BRIEF`` seconds, 0 for a short spin;
-        ``computed``: the CPU time of these seconds.
+        ``spun``: seconds of a long spin without its first ``_BRIEF_SPIN`` seconds, 0 for a short
+        spin; ``computed``: the CPU time of these seconds.
         """
         if not self._allowed:
             return
         self._gap = gap if gap > self._gap else 0.9 * self._gap + 0.1 * gap
         if self._pause:
             self._pause -= 1
-        elif spun > _BRIEF and spun - computed > _PUSHED_ASIDE * spun:
-            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _MANY)
+        elif spun > _BRIEF_SPIN and spun - computed > _PUSHED_ASIDE * spun:
+            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _MAX_PAUSE)
         elif spun:
-            self._next_pause = max(self._next_pause - 1, _FEW)
+            self._next_pause = max(self._next_pause - 1, _FIRST_PAUSE)
         if self._pause or self._gap > LONGEST_SPIN:
             self.spin_for = 0.0
             self._gap = min(self._gap, 1.5 * LONGEST_SPIN)  # so that one long pause counts little
         else:
-            self.spin_for = min(_MARGIN * self._gap, LONGEST_SPIN)
+            self.spin_for = min(_SPIN_PER_GAP * self._gap, LONGEST_SPIN)
 
 
 class ChildConnection:
@@ -95,22 +95,22 @@ class ChildConnection:
         """Spin for data, then sleep until there is some; return b"" if the other end is closed."""
         spinning, stream = self._spinning, self._stream
         start = now = perf_counter()
-        seen = computed = 0.0  # wall and CPU time when the first _BRIEF seconds had passed
+        seen = computed = 0.0  # wall and CPU time when the first _BRIEF_SPIN seconds had passed
         limit = start + spinning.spin_for
         while now < limit:
             try:
-                data = stream.recv(READ, socket.MSG_DONTWAIT)
+                data = stream.recv(READ_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 os.sched_yield()
                 now = perf_counter()
-                if not seen and now > start + _BRIEF:
+                if not seen and now > start + _BRIEF_SPIN:
                     seen, computed = now, thread_time()
                 continue
             if seen:  # else the spin was too short to learn from
                 spinning.note(now - start, now - seen, thread_time() - computed)
             return data
         spun, computed = now - seen, thread_time() - computed
-        data = stream.recv(READ)
+        data = stream.recv(READ_BYTES)
         spinning.note(perf_counter() - start, spun if seen else 0.0, computed)
         return data
 
@@ -126,5 +126,5 @@ class ChildConnection:
         """Send the items, then the tokens of finished requests."""
         if self._items:
             self.send()
-        for start in range(0, len(tokens), ATOMIC):
-            os.write(self._results, tokens[start : start + ATOMIC])
+        for start in range(0, len(tokens), ATOMIC_BYTES):
+            os.write(self._results, tokens[start : start + ATOMIC_BYTES])

@@ -22,7 +22,7 @@ from envpool_py.worker.env_worker import EnvWorker
 from envpool_py.worker.inline_host import InlineHost
 
 
-class _Remote:
+class _RemoteEnv:
     """An env in a worker: ``send`` asks the worker, ``step`` and ``reset`` receive its reply."""
 
     def __init__(self, worker: EnvWorker) -> None:
@@ -36,7 +36,7 @@ class _Remote:
         self._raised: BaseException | None = None
 
     def send(self, request: Request) -> None:
-        self._look_at_error()  # a second interrupt may have come before
+        self._note_raised()  # a second interrupt may have come before
         if self._sent and not self._received:
             if type(self.worker).cancel is EnvWorker.cancel:  # it would only drop the reply
                 with suppressed():
@@ -58,12 +58,12 @@ class _Remote:
             self._received.extend(map(methodcaller("recv"), (self.worker,)))
         except BaseException as error:
             self._raised = error  # first, and without a call: see above
-            self._look_at_error()
+            self._note_raised()
             raise
         self._sent.clear()
         return self._received.pop()
 
-    def _look_at_error(self) -> None:
+    def _note_raised(self) -> None:
         if self._raised is not None and not is_interrupt(self._raised):
             self._sent = []  # it was the reply
         self._raised = None
@@ -75,7 +75,7 @@ class _RemoteExecutor(Executor):
     """Receives the reply to any request; the executor of the worker has checked the row."""
 
     def __init__(self, worker: EnvWorker) -> None:
-        super().__init__(lambda: _Remote(worker))
+        super().__init__(lambda: _RemoteEnv(worker))
         self.to_check.clear()
 
     def __call__(self, request: Request) -> Any:
@@ -100,7 +100,7 @@ class _RemoteExecutor(Executor):
 class CustomWorkerHost(InlineHost):
     """The envs of custom workers; calls ``send``, ``recv``, ``wait``, ``cancel`` and ``close``."""
 
-    measures = False
+    can_measure = False
 
     def __init__(self, workers: Sequence[EnvWorker]) -> None:
         super().__init__({i: _RemoteExecutor(worker) for i, worker in enumerate(workers)})
@@ -148,7 +148,7 @@ class CustomWorkerHost(InlineHost):
     def run(
         self, token_chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> bool:
-        waiting = {id(self._workers[token & ID_MASK]): token & ID_MASK for token in self.left()}
+        waiting = {id(self._workers[token & ID_MASK]): token & ID_MASK for token in self.unbegun()}
         workers = [self._workers[i] for i in waiting.values() if only is None or i in only]
         if not workers:
             return False

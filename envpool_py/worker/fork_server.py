@@ -35,7 +35,7 @@ from envpool_py.worker import cores_and_threads, file_descriptors
 
 #: Seconds that a server may take to fork, before another one takes its place.
 ANSWERS_WITHIN = 5.0
-_VARIABLE = "ENVPOOL_PY_FORK_SERVER"
+_SETTING_VAR = "ENVPOOL_PY_FORK_SERVER"
 _lock = threading.Lock()  # pools that start at once in threads: one server reads the variable
 
 
@@ -46,7 +46,7 @@ class _Probe:
         return 0
 
 
-def _end(server: Any) -> None:
+def _kill_server(server: Any) -> None:
     """Kill the server and wait for its end; its processes go on, and the next one gets another."""
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(server._forkserver_pid, signal.SIGKILL)  # noqa: SLF001
@@ -67,7 +67,7 @@ class _Popen(popen_forkserver.Popen):
         try:
             data = self._fork(server, ANSWERS_WITHIN)
         except (EOFError, ConnectionError, TimeoutError):  # it is about to end, or stopped
-            _end(server)
+            _kill_server(server)
             data = self._fork(server, 10 * ANSWERS_WITHIN)
         with os.fdopen(data, "wb") as file:
             file.write(buffer.getbuffer())
@@ -117,12 +117,12 @@ class Context(context.ForkServerContext):
         path = spawn.get_preparation_data("")["sys_path"]
         names = sorted(modules_in(pickled) | _modules_of_main())
         with _lock, interrupts.deferred():  # an interrupt would leave a server without a pid
-            os.environ[_VARIABLE] = json.dumps([os.getpid(), path, sys.argv, threads, names])
+            os.environ[_SETTING_VAR] = json.dumps([os.getpid(), path, sys.argv, threads, names])
             try:
                 with interrupts.kept_from_children("forkserver"):
                     self._server.ensure_running()
             finally:
-                del os.environ[_VARIABLE]
+                del os.environ[_SETTING_VAR]
         try:
             with interrupts.deferred():
                 status, data = self._server.connect_to_new_process([])
@@ -142,12 +142,12 @@ class Context(context.ForkServerContext):
         except interrupts.ordinary(EOFError, ConnectionError):
             # An import has ended the server. Once it has ended, the processes get another one, and
             # raise the error again.
-            _end(self._server)
+            _kill_server(self._server)
         return True
 
     def stop(self) -> None:
         """Kill a server that does not answer; the next process gets another one."""
-        _end(self._server)
+        _kill_server(self._server)
 
     def close(self) -> None:
         """End the server."""
@@ -197,7 +197,7 @@ def _imported_under_guard(path: str) -> set[str]:
 
 def _import_all() -> None:
     """Import the modules that the variable names, if this process is the server."""
-    parent, path, argv, threads, names = json.loads(os.environ.pop(_VARIABLE))
+    parent, path, argv, threads, names = json.loads(os.environ.pop(_SETTING_VAR))
     if parent == os.getppid():
         sys.path[:], sys.argv = path, argv
         cores_and_threads.limit_threads(threads)  # libraries read variables when they are imported
@@ -210,5 +210,5 @@ def _import_all() -> None:
         gc.freeze()  # else a collection of garbage would copy every page in every process
 
 
-if _VARIABLE in os.environ:
+if _SETTING_VAR in os.environ:
     _import_all()

@@ -27,7 +27,7 @@ from envpool_py.worker.poller import Poller
 ENDS_WITHIN = 1.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
-_KEY = ID_MASK | ASK
+_KEY_MASK = ID_MASK | ASK
 _UNREADABLE = "it sent what cannot be read"
 
 #: Sends a message that was prepared before.
@@ -113,14 +113,14 @@ class RemoteHost(ABC):
         exit: how it has ended, or why it is about to end; None before that.
         deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
         name: what errors call it.
-        killed: what errors say if the pool has ended it.
+        how_killed: what errors say if the pool has ended it.
         stack_quiet: see ``watchdog.STACK_QUIET``.
         items: the data that it sent beside rows, each with the token of its request.
         is_cut_off: whether it has closed its connection, though it may still run.
-        sent: the number of messages that were sent, or wait to be sent; of an actor 0.
+        num_sent: the number of messages that were sent, or wait to be sent; of an actor 0.
         spaces: those that its envs had at first, and must have after a restart.
         unmade: the envs that it has still to make.
-        closed: the envs whose ``close`` has ended, and its error.
+        closed_envs: the envs whose ``close`` has ended, and its error.
     """
 
     number: int
@@ -130,7 +130,7 @@ class RemoteHost(ABC):
     kept_spaces: dict[bytes, tuple[Any, bytes]]
     poller: Poller
 
-    name, killed, stack_quiet = "host", "was killed", watchdog.STACK_QUIET
+    name, how_killed, stack_quiet = "host", "was killed", watchdog.STACK_QUIET
     #: What a death while it starts may come from.
     hint = ""
 
@@ -180,8 +180,8 @@ class RemoteHost(ABC):
     def start(self, deadline: float) -> None:
         """Start it and return while it makes its envs, until ``deadline``; OSError if it fails."""
         self._launch()  # if it fails, ``exit`` says as before why it has ended
-        self.exit, self.is_cut_off, self.sent, self.unmade = None, False, 0, set(self.ids)
-        self.closed: dict[int, EnvError | None] = {}
+        self.exit, self.is_cut_off, self.num_sent, self.unmade = None, False, 0, set(self.ids)
+        self.closed_envs: dict[int, EnvError | None] = {}
         self.deadline, self.life = deadline, Life.STARTING  # NEW | ENDED -> STARTING
 
     @property
@@ -220,7 +220,7 @@ class RemoteHost(ABC):
         while items:
             token, status, data = items[0]
             i = token & ID_MASK
-            if status == messages.HELLO:
+            if status == messages.MADE:
                 if data:  # else it has just started
                     self._note_made(i, data)
                 if self.life is Life.STARTING and not self.unmade:
@@ -228,7 +228,7 @@ class RemoteHost(ABC):
                 elif self.deadline < math.inf and self.exit is None:
                     self.deadline = time.monotonic() + self.limit
             elif status == messages.CLOSED:
-                self.closed[i] = self._unpack(i, status, data) if data else None
+                self.closed_envs[i] = self._unpack(i, status, data) if data else None
             elif status == messages.ENDED:
                 text = data.decode(errors="replace")
                 self._note_exit(f"ended by an exception between requests: {text}")
@@ -237,7 +237,7 @@ class RemoteHost(ABC):
             elif status == messages.FAILURE and self.life is Life.STARTING:
                 self._fail_start(self._unpack(i, status, data))
             else:
-                self.items[token & _KEY] = token & ~RESET, (status, data)
+                self.items[token & _KEY_MASK] = token & ~RESET, (status, data)
             items.popleft()
         return found
 
@@ -245,9 +245,9 @@ class RemoteHost(ABC):
         """Note the spaces of env ``i``, which was made."""
         digest = b""
         if isinstance(data, bytes):  # a copy of the env's own spaces, or its digest
-            digest = data if len(data) == messages.DIGEST else messages.digest(data)
+            digest = data if len(data) == messages.DIGEST_BYTES else messages.digest(data)
         kept = self.kept_spaces.get(digest)
-        made = self._unpack(i, messages.HELLO, kept[1] if kept else data, "env_fn")
+        made = self._unpack(i, messages.MADE, kept[1] if kept else data, "env_fn")
         if kept and not isinstance(made, EnvError):
             made = EnvSpaces(kept[0], *made)
         if not isinstance(made, EnvError) and made != (old := self.spaces.get(i, made)):
@@ -270,11 +270,11 @@ class RemoteHost(ABC):
     def _fail_start(self, error: EnvError | None) -> None:
         """Note the error of an env_fn, after which it ends by itself; None: unreadable."""
         self._note_exit(error=error)
-        self.poller.noticed = True
+        self.poller.end_noticed = True
         self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
 
     def item(self, token: int, kind: str) -> Beside | EnvError:
-        i, key = token & ID_MASK, token & _KEY
+        i, key = token & ID_MASK, token & _KEY_MASK
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
                 self.kill(_UNREADABLE)
@@ -286,10 +286,10 @@ class RemoteHost(ABC):
         return self.error_of(i) if found is None else found  # an error may be false: `__len__`
 
     def put_error(self, token: int, error: EnvError) -> None:
-        self.items[token & _KEY] = token, (messages.FAILURE, error)
+        self.items[token & _KEY_MASK] = token, (messages.FAILURE, error)
 
     def forget_item(self, token: int) -> None:
-        self.items.pop(token & _KEY, None)
+        self.items.pop(token & _KEY_MASK, None)
 
     def _unpack(self, i: int, status: int, data: Any, kind: str = "") -> Any:
         """Return the value, or the EnvError, in an item of env ``i``.
@@ -309,7 +309,7 @@ class RemoteHost(ABC):
     def kill(self, reason: str | None = None) -> None:
         """Kill it, without waiting for its end."""
         if reason is not None:
-            self._note_exit(f"{self.killed}: {reason}")
+            self._note_exit(f"{self.how_killed}: {reason}")
         self._kill()
 
     def end(self, reason: str | None = None) -> None:
@@ -319,7 +319,7 @@ class RemoteHost(ABC):
 
     def await_end(self) -> None:
         """Wait a few seconds for its end, if it was killed."""
-        self.poller.noticed = True
+        self.poller.end_noticed = True
 
     def close_env(self, limit: float) -> None:
         """Let it close its env and end; it is killed after ``limit`` seconds."""
@@ -331,7 +331,7 @@ class RemoteHost(ABC):
     def kill_late(self) -> None:
         """Kill it after its deadline, and note why."""
         if self.exit is not None:  # it closes its envs: one moves, or an env_fn has raised
-            self.exit = self.exit._replace(reason=f"{self.killed}: close has not ended in time")
+            self.exit = self.exit._replace(reason=f"{self.how_killed}: close has not ended in time")
             self.kill()
         elif self.is_cut_off:
             self.kill("it closed its connection to the pool")
@@ -351,7 +351,7 @@ class RemoteHost(ABC):
             line, stack = self.stack_of(thread)
         finally:
             self.kill(f"{errors.name_ids(ids)} {fact}")
-        text = f"{fact}{line}; its {self.name} {self.killed}"
+        text = f"{fact}{line}; its {self.name} {self.how_killed}"
         return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
 
     def _is_alive(self) -> bool:
@@ -374,13 +374,13 @@ class RemoteHost(ABC):
         """Note that it is killed because it was not closed within ``seconds``."""
         known = self.exit or Exit()
         if self._is_alive() and not known.reason and not self.has_ended():
-            reason = f"{self.killed}: it has not ended after {seconds:g} seconds"
+            reason = f"{self.how_killed}: it has not ended after {seconds:g} seconds"
             self.exit = known._replace(reason=reason)
 
     def errors_of_close(self) -> list[EnvError]:
         """Return the errors of ``close``; of those that have not ended the first hung, or died."""
-        found = [error for error in self.closed.values() if error is not None]
-        if not (unclosed := [i for i in self.ids if i not in self.closed]):
+        found = [error for error in self.closed_envs.values() if error is not None]
+        if not (unclosed := [i for i in self.ids if i not in self.closed_envs]):
             return found
         first, *rest = unclosed
         how = Exit() if self.exit is None else self.exit

@@ -41,7 +41,7 @@ class HostGroup:
         all: all hosts, the local ones last.
         local: the hosts that the engine runs itself.
         spin_for: seconds for which the caller spins for results before it sleeps.
-        opened: a lock that is held until the pool is closed. It is taken in C: an interrupt in
+        open_lock: a lock that is held until the pool is closed. It is taken in C: an interrupt in
             ``threading.Event`` would leave the lock of its condition held.
         restarts: how often each env was recreated.
     """
@@ -53,14 +53,14 @@ class HostGroup:
         self.supervisor: Supervisor | None = None
         self.local: list[InlineHost] = []
         self.spin_for = 0.0
-        self.opened = threading.Lock()
-        self.opened.acquire()
+        self.open_lock = threading.Lock()
+        self.open_lock.acquire()
         self.restarts = np.zeros(count, dtype=np.int64)
         # The last messages for steps of all envs, and what they were made from.
-        self._kept: tuple[Any, list[Send]] = None, []
+        self._last_messages: tuple[Any, list[Send]] = None, []
         self.all: list[Host] = []
-        self._home = np.empty(count, dtype=np.intp)
-        base, first = _base_of(workers[0], options), 0
+        self._host_numbers = np.empty(count, dtype=np.intp)
+        base, first = _base_class_of(workers[0], options), 0
         if base is RemoteEnvWorker:
             if count > ID_MASK:
                 raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
@@ -92,7 +92,7 @@ class HostGroup:
             self.all.append(host)
             found.update(host.spaces())
         for number, each in enumerate(self.all):
-            self._home[each.ids] = number
+            self._host_numbers[each.ids] = number
         return [found[i] for i in range(self.num_envs)]
 
     def make_block(self, spec: Spec) -> Block:
@@ -104,7 +104,7 @@ class HostGroup:
         return block
 
     def of(self, i: int) -> Host:
-        return self.all[self._home.item(i)]
+        return self.all[self._host_numbers.item(i)]
 
     def remote(self, i: int) -> RemoteHost:
         """Return the host of env ``i``, which is not in this process."""
@@ -120,9 +120,9 @@ class HostGroup:
         ``index`` may be a slice of all envs; the last messages for their steps are reused.
         """
         key: Any = (publish_early, tokens.tobytes()) if not reset and type(index) is slice else None
-        if key is not None and key == self._kept[0]:
-            return self._kept[1]
-        home, tokens = self._home[index], tokens[index]
+        if key is not None and key == self._last_messages[0]:
+            return self._last_messages[1]
+        home, tokens = self._host_numbers[index], tokens[index]
         if reset:
             tokens = tokens | RESET
         if len(home) == 1:  # of a session: in half the time
@@ -135,7 +135,7 @@ class HostGroup:
             for number in set(home.tolist())
         ]
         if key is not None:
-            self._kept = key, messages
+            self._last_messages = key, messages
         return messages
 
     def prepare_requests(
@@ -144,7 +144,7 @@ class HostGroup:
         """Prepare to send a request to each of these envs; see ``Host.prepare_requests``."""
         by_host: dict[int, list[tuple[int, Request]]] = {}
         for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
-            by_host.setdefault(self._home.item(i), []).append((token, request))
+            by_host.setdefault(self._host_numbers.item(i), []).append((token, request))
         return [self.all[number].prepare_requests(pairs) for number, pairs in by_host.items()]
 
     def cancel(self, ids: set[int]) -> set[int]:
@@ -160,7 +160,7 @@ class HostGroup:
     def wake(self) -> None:
         """End the wait of a call that is under way in another thread."""
         with suppressed(RuntimeError):  # it was released before
-            self.opened.release()
+            self.open_lock.release()
         if self.supervisor is not None:
             self.supervisor.poller.wake()
 
@@ -175,7 +175,7 @@ class HostGroup:
         return errors
 
 
-def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
+def _base_class_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     """Return the class from which the worker has ``send`` and ``recv``; None: its own."""
     kind, given = type(worker), options.given()
     if given and not isinstance(worker, RemoteEnvWorker):

@@ -33,10 +33,10 @@ class InlineHost:
     """Envs in the calling process, each with an executor; see ``Host``.
 
     Attributes:
-        measures: whether steps can be timed.
+        can_measure: whether steps can be timed.
     """
 
-    measures = True
+    can_measure = True
     life = Life.RUNNING
 
     def __init__(self, executors: Mapping[int, Executor]) -> None:
@@ -88,12 +88,12 @@ class InlineHost:
         """Queue these tokens; those of steps and plain resets have no request."""
         for token, request in requests.items():
             self._requests[token] = request.with_own_arguments()
-        self._fill(self.left() + tokens)
+        self._set_queue(self.unbegun() + tokens)
 
-    def _fill(self, tokens: list[int]) -> None:
+    def _set_queue(self, tokens: list[int]) -> None:
         self._queue = tokens, iter(tokens)
 
-    def left(self) -> list[int]:
+    def unbegun(self) -> list[int]:
         """Return the tokens of the requests that were not begun."""
         tokens, todo = self._queue
         return tokens[len(tokens) - length_hint(todo) :]
@@ -107,7 +107,7 @@ class InlineHost:
         Return after ``limit`` requests, or after ``seconds``; False if there were no requests.
         """
         if only is not None:
-            self._fill(sorted(self.left(), key=lambda token: token & ID_MASK not in only))
+            self._set_queue(sorted(self.unbegun(), key=lambda token: token & ID_MASK not in only))
             limit = min(limit, sum(token & ID_MASK in only for token in self._queue[0]))
         tokens, todo = self._queue
         if not limit or not length_hint(todo):
@@ -144,10 +144,10 @@ class InlineHost:
         return [begun[-1] & ID_MASK]
 
     def cancel(self, ids: set[int]) -> set[int]:
-        left = self.left()
+        left = self.unbegun()
         kept = [token for token in left if token & ID_MASK not in ids]
         self._requests = {t: r for t, r in self._requests.items() if t in kept}
-        self._fill(kept)
+        self._set_queue(kept)
         for i in ids:
             self._beside.pop(i, None)
         return ids - {token & ID_MASK for token in left}

@@ -35,19 +35,19 @@ ITEM = struct.Struct("=qiq")
 #: The status of an item: values beside a row or a reply, an error, the spaces of a new env (empty
 #: before the first env), the end of an env's close (its error, or empty), the exception that ends
 #: the process, as text.
-VALUES, FAILURE, HELLO, CLOSED, ENDED = range(5)
+VALUES, FAILURE, MADE, CLOSED, ENDED = range(5)
 #: The status of an item in place of data that is no item.
 INVALID = -1
 #: Bytes; a message or item with a greater length is invalid.
 LARGEST = 1 << 40
 #: Bytes of a digest.
-DIGEST = 32
+DIGEST_BYTES = 32
 #: Bytes that the system writes to a pipe or socket without splitting them.
-ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
+ATOMIC_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 #: A flag of ``send``: if the process has ended, no SIGPIPE, whose default ends the program.
 NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 #: Bytes of one read of tokens or messages, kept small because every read allocates them; of items.
-READ, READ_ITEMS = 1 << 12, 1 << 18
+READ_BYTES, READ_ITEMS_BYTES = 1 << 12, 1 << 18
 
 
 def pack(kind: int, body: bytes) -> bytes:
@@ -63,7 +63,7 @@ def dumps(value: Any, what: str) -> bytes:
 
 
 def digest(data: bytes) -> bytes:
-    """Return the digest of pickled spaces: ``DIGEST`` bytes, fewer than any pickled spaces."""
+    """Return the digest of pickled spaces: ``DIGEST_BYTES``, fewer than any pickled spaces."""
     return hashlib.sha256(data).digest()
 
 
@@ -107,9 +107,9 @@ class Stream:
             return self._received[1]
         try:
             # One call, so that no signal handler runs between the read and the list.
-            chunks.extend(map(os.read, (self.fd,), (READ_ITEMS,)))
-            while len(chunks[-1]) == READ_ITEMS:
-                chunks.extend(map(os.read, (self.fd,), (READ_ITEMS,)))
+            chunks.extend(map(os.read, (self.fd,), (READ_ITEMS_BYTES,)))
+            while len(chunks[-1]) == READ_ITEMS_BYTES:
+                chunks.extend(map(os.read, (self.fd,), (READ_ITEMS_BYTES,)))
             self.ended |= not chunks[-1]
         except BlockingIOError:
             pass

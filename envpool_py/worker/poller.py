@@ -17,12 +17,12 @@ from typing import Any
 
 from envpool_py import interrupts
 from envpool_py.worker import file_descriptors
-from envpool_py.worker.messages import READ, WAKE_CALLER
+from envpool_py.worker.messages import READ_BYTES, WAKE_CALLER
 
 # Seconds of one wait, after which callers wait again: a signal that comes after Python has looked
 # for signals and before the system waits does not end that wait; on Windows Ctrl-C ends none.
-_LONGEST = 0.1 if sys.platform == "win32" else 1.0
-_EXACT = 5e-3  # seconds; epoll waits for whole milliseconds, which is too long for shorter waits
+_LONGEST_WAIT = 0.1 if sys.platform == "win32" else 1.0
+_EXACT_BELOW = 5e-3  # seconds; epoll waits for whole milliseconds, too long for shorter waits
 # Results that are taken in a row before sockets and the ends of processes are checked.
 _RESULTS_IN_A_ROW = 16
 
@@ -30,13 +30,13 @@ _RESULTS_IN_A_ROW = 16
 class Poller:
     """Waits for the results of all processes of a pool, and for events of their descriptors.
 
-    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``.
+    After ``watch(fd, handler)``, ``fetch`` calls ``handler(fd, events)`` for each event of ``fd``.
 
     Attributes:
         bell: a queue that has an item after ``wake``, and if ``rings``, after each result, until
             the results are collected.
         listener: called by ``wake``, and for each result.
-        noticed: a process may have ended, and nobody has handled that yet.
+        end_noticed: a process may have ended, and nobody has handled that yet.
     """
 
     rings = False
@@ -44,31 +44,31 @@ class Poller:
 
     def __init__(self) -> None:
         self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.noticed = False
-        self._notes: dict[int, Any] = {}
+        self.end_noticed = False
+        self._handlers: dict[int, Any] = {}
         self._in_a_row = 0
-        self.results = self.theirs = self._copy = -1
+        self.results = self.write_end = self._duplicated = -1
         self._poll: Any = None
-        self._second = 1 if hasattr(select, "epoll") else 1000
+        self._per_second = 1 if hasattr(select, "epoll") else 1000
 
     def open(self) -> None:
         """Create the descriptors; OSError if the system has too few."""
         self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
-        self.results, self.theirs = os.pipe()
+        self.results, self.write_end = os.pipe()
         file_descriptors.claim(self.results)
         os.set_blocking(self.results, False)
         self._poll.register(self.results, select.POLLIN)
 
-    def watch(self, fd: int, note: Any, *, write: bool = False) -> None:
+    def watch(self, fd: int, handler: Any, *, write: bool = False) -> None:
         mask = select.POLLIN | (select.POLLOUT if write else 0)
-        (self._poll.modify if fd in self._notes else self._poll.register)(fd, mask)
-        self._notes[fd] = note
+        (self._poll.modify if fd in self._handlers else self._poll.register)(fd, mask)
+        self._handlers[fd] = handler
 
     def forget(self, fd: int) -> None:
-        if fd in self._notes:
+        if fd in self._handlers:
             with interrupts.suppressed(OSError, KeyError, ValueError):  # in an interrupted `forget`
                 self._poll.unregister(fd)
-            self._notes.pop(fd, None)  # another thread may close the pool
+            self._handlers.pop(fd, None)  # another thread may close the pool
 
     def fetch(self, token_chunks: list[bytes], spin_for: float, timeout: float | None) -> None:
         """Wait for results or an event of a watched descriptor; append results to ``token_chunks``.
@@ -86,35 +86,35 @@ class Poller:
                 if self.collect(token_chunks):
                     return
         self._in_a_row = 0
-        timeout = _LONGEST if timeout is None else min(timeout, _LONGEST)
-        if 0 < timeout < _EXACT and self._second == 1:
+        timeout = _LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT)
+        if 0 < timeout < _EXACT_BELOW and self._per_second == 1:
             with interrupts.suppressed(ValueError):  # its descriptor is above 1023
                 select.select([self._poll], [], [], timeout)
                 timeout = 0.0
-        for fd, events in self._poll.poll(timeout * self._second):
+        for fd, events in self._poll.poll(timeout * self._per_second):
             if fd == self.results:
                 self.collect(token_chunks)
-            elif (note := self._notes.get(fd)) is not None:
-                note(fd, events)
+            elif (handler := self._handlers.get(fd)) is not None:
+                handler(fd, events)
 
     def collect(self, token_chunks: list[bytes]) -> bool:
         """Take the results that have arrived; return whether there were any."""
         count = len(token_chunks)
         try:
             # One call, so that no signal handler runs between the read and the list.
-            token_chunks.extend(map(os.read, (self.results,), (READ,)))
-            while len(token_chunks[-1]) == READ:
-                token_chunks.extend(map(os.read, (self.results,), (READ,)))
+            token_chunks.extend(map(os.read, (self.results,), (READ_BYTES,)))
+            while len(token_chunks[-1]) == READ_BYTES:
+                token_chunks.extend(map(os.read, (self.results,), (READ_BYTES,)))
         except BlockingIOError:
             pass
         return len(token_chunks) > count
 
     def duplicate(self) -> int:
         """Return a descriptor that is readable while ``fetch`` would return; -1: there is none."""
-        if self._copy < 0 and hasattr(self._poll, "fileno"):
+        if self._duplicated < 0 and hasattr(self._poll, "fileno"):
             with interrupts.deferred():
-                self._copy = file_descriptors.claim(os.dup(self._poll.fileno()))
-        return self._copy
+                self._duplicated = file_descriptors.claim(os.dup(self._poll.fileno()))
+        return self._duplicated
 
     def ring(self) -> None:
         if self.bell.empty():  # else it is taken before the results are read
@@ -130,18 +130,18 @@ class Poller:
         self.ring()
         with interrupts.suppressed(OSError, ValueError):  # closed, or not open yet
             poll = select.poll()
-            poll.register(self.theirs, select.POLLOUT)
+            poll.register(self.write_end, select.POLLOUT)
             if poll.poll(0):  # a full pipe has already ended the sleep
-                os.write(self.theirs, WAKE_CALLER)
+                os.write(self.write_end, WAKE_CALLER)
 
     def close(self) -> None:
         if hasattr(self._poll, "close"):
             self._poll.close()
         with interrupts.deferred():
             # The writing end first: a write without a reader raises SIGPIPE, see ``wake``.
-            for fd in (self.theirs, self.results, self._copy):
+            for fd in (self.write_end, self.results, self._duplicated):
                 file_descriptors.release(fd)
-            self.results = self.theirs = self._copy = -1
+            self.results = self.write_end = self._duplicated = -1
 
 
 class QueuePoller(Poller):
@@ -153,7 +153,7 @@ class QueuePoller(Poller):
         super().__init__()
         self._arrived: deque[Any] = deque()
 
-    def note(self, found: bytes | Callable[[], bytes]) -> None:
+    def put(self, found: bytes | Callable[[], bytes]) -> None:
         """Queue tokens, or a function that handles an event and returns its tokens."""
         self._arrived.append(found)
         self.ring()
@@ -161,7 +161,7 @@ class QueuePoller(Poller):
     def fetch(self, token_chunks: list[bytes], spin_for: float, timeout: float | None) -> None:  # noqa: ARG002
         """Wait for results or for another event; see ``Poller``."""
         if not self._arrived:
-            wait = _LONGEST if timeout is None else min(timeout, _LONGEST)
+            wait = _LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT)
             with contextlib.suppress(queue.Empty):
                 # Python 3.10 waits without end where the time is over when it looks a second time.
                 self.bell.get(wait > 0, max(wait, 1e-3))

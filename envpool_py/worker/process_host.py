@@ -117,23 +117,23 @@ class ProcessHost(RemoteHost):
         if stream is None or stream.fd < 0:  # it was not started, or has ended
             return
         waiting, sent = stream.outbox
-        if len(data) <= messages.ATOMIC and not waiting:  # the system does not split it
+        if len(data) <= messages.ATOMIC_BYTES and not waiting:  # the system does not split it
             try:
                 data = data[stream.send(data, messages.NO_SIGNAL) :]
             except (BlockingIOError, ConnectionError):
                 pass  # as in ``flush``
             else:
                 if not data:
-                    self.sent += 1  # not before: an interrupt may come before the message is sent
+                    self.num_sent += 1  # not before: an interrupt may come before it is sent
                     return
         stream.outbox = memoryview(bytes(waiting[sum(sent) :]) + data), []
-        self.sent += 1
+        self.num_sent += 1
         if not stream.flush():
             self.poller.watch(stream.fd, self._on_event, write=True)
 
     def _on_event(self, fd: int, events: int) -> None:
         if fd == self._death_fd:
-            self.poller.noticed = True
+            self.poller.end_noticed = True
             return
         if events & select.POLLOUT and self.stream.flush():
             self.poller.watch(fd, self._on_event)
@@ -141,7 +141,7 @@ class ProcessHost(RemoteHost):
         with contextlib.nullcontext() if self.life is Life.RUNNING else interrupts.deferred():
             self.read()
         if self.stream.ended:
-            self.is_cut_off = self.poller.noticed = True
+            self.is_cut_off = self.poller.end_noticed = True
             self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
             self.poller.forget(fd)  # else every poll would report it
 

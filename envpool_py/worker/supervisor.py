@@ -56,7 +56,7 @@ MAKES_WITHIN = 60.0
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
 #: What an env has not done that is stuck in this phase of its request.
-PHASES = {REQUEST: "end its request", CLOSING: "return from close", MAKING: "return from env_fn"}
+UNDONE_IN = {REQUEST: "end its request", CLOSING: "return from close", MAKING: "return from env_fn"}
 
 
 def obstacle() -> str:
@@ -77,7 +77,7 @@ def _uses_cuda() -> bool:
 
 
 @contextlib.contextmanager
-def _ending(hosts: Sequence[RemoteHost]) -> Iterator[None]:
+def _awaiting_ends(hosts: Sequence[RemoteHost]) -> Iterator[None]:
     """Wait once for the stacks of all of these hosts, and once for their ends.
 
     ``kill_slow`` and ``kill_late`` are called in between.
@@ -93,7 +93,7 @@ class Supervisor:
     """Starts, watches and ends the processes of these envs; ``timed``: there is a deadline."""
 
     #: The option for the number of hosts.
-    counted = "num_processes"
+    counted_by = "num_processes"
     make_poller: type[Poller] = Poller
 
     def __init__(
@@ -116,7 +116,7 @@ class Supervisor:
         self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
         self._closed = False
-        self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
+        self._env_fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
         self.poller = self.make_poller()
         with interrupts.deferred():  # `close` needs it
@@ -177,7 +177,7 @@ class Supervisor:
         theirs, ours, self._memory, stacks = self._fds
         file_descriptors.claim(ours)
         may_spin = len(self._shares) <= len(usable_cores())
-        results = self.poller.theirs
+        results = self.poller.write_end
         shared = worker_loop.Shared(may_spin, self._options, results, self._memory, theirs, stacks)
         self._add_hosts(partial(ProcessHost, context=self.context, shared=shared))
 
@@ -185,7 +185,7 @@ class Supervisor:
         kept_spaces: dict[bytes, tuple[Any, bytes]] = {}
         limit = max(self._options.step_timeout or 0.0, MAKES_WITHIN)  # until all envs are made
         for number, share in enumerate(self._shares):
-            env_fns = [self._fns[i] for i in share]
+            env_fns = [self._env_fns[i] for i in share]
             host = make(number, share.tolist(), env_fns, limit, kept_spaces, self.poller)
             self.hosts.append(host)
 
@@ -223,12 +223,12 @@ class Supervisor:
         try:
             if self._servers:
                 threads = self._options.threads_per_process
-                if not self._servers[0].prepare(self._fns, threads, SLOW_START, limit):
+                if not self._servers[0].prepare(self._env_fns, threads, SLOW_START, limit):
                     ids = [i for host in self.hosts for i in host.ids]
                     text = f"the fork server has not imported the modules within {limit:g} seconds"
                     raise EnvTimeoutError(f"{name_ids(ids)}: {text}", tuple(ids))
             elif forks(self.context):  # once here, rather than in each process
-                for name in sorted(set[str]().union(*map(env_by_name.modules_of, self._fns))):
+                for name in sorted(set[str]().union(*map(env_by_name.modules_of, self._env_fns))):
                     with interrupts.suppressed(Exception, SystemExit):  # the env raises it again
                         importlib.import_module(name)
             with self.starting(warn_of_forks=True):
@@ -240,7 +240,7 @@ class Supervisor:
             error: Any = found
             text = f"{error.strerror}: cannot start {host.name} {host.number} of {len(self.hosts)}"
             hint = "raise `ulimit -n`, or " if error.errno == errno.EMFILE else ""
-            raise OSError(error.errno, f"{text}; {hint}pass a smaller {self.counted}") from error
+            raise OSError(error.errno, f"{text}; {hint}pass a smaller {self.counted_by}") from error
 
     def await_started(
         self, token_chunks: list[bytes], check: Callable[[], object]
@@ -253,7 +253,7 @@ class Supervisor:
         warn_at = time.monotonic() + SLOW_START
         while True:
             failed = [host for host in self.hosts if host.exit is not None]
-            if self.poller.noticed:
+            if self.poller.end_noticed:
                 failed += [host for host in self.hosts if host.reap() and host not in failed]
             if failed:
                 raise combine([host.error_of(host.ids[0]) for host in failed])
@@ -296,7 +296,7 @@ class Supervisor:
         self.timed = True
 
     def describe(self) -> str:
-        text = f", {self.counted}={len(self.hosts)}"
+        text = f", {self.counted_by}={len(self.hosts)}"
         if self.context is not None:
             text += f", context={self.context.get_start_method()!r}"
         return text
@@ -323,22 +323,22 @@ class Supervisor:
             if host.exit is None:
                 late.setdefault(host, (number, env_id))
         errors: list[EnvTimeoutError] = []
-        with _ending([*late]):
+        with _awaiting_ends([*late]):
             for host, (number, env_id) in late.items():
-                did = PHASES[int(self._block.heartbeats[number, 4])]
+                did = UNDONE_IN[int(self._block.heartbeats[number, 4])]
                 named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
-                errors += host.kill_slow(named, watchdog.thread_of(number), self.late(did))
+                errors += host.kill_slow(named, watchdog.thread_of(number), self.late_text(did))
         yield from errors
 
     def _end_late(self) -> None:
         """End processes past their deadline."""
         now = time.monotonic()
         late = [host for host in self.hosts if host.deadline <= now and not host.has_ended()]
-        with _ending(late):
+        with _awaiting_ends(late):
             for host in late:
                 host.kill_late()
 
-    def late(self, did: str) -> str:
+    def late_text(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
         option = "" if self._options.step_timeout is None else "step_timeout="
         limit = MAKES_WITHIN if self.watchdog is None else self.watchdog.limit
@@ -349,8 +349,8 @@ class Supervisor:
         running = [host for host in self.hosts if host.life is Life.RUNNING]
         counts = self._options.step_timeout is not None
         for host in running:  # an interrupt may have come between a message and its count
-            host.sent = max(host.sent, int(self._block.heartbeats[host.ids[0], 2]))
-        return {i: host.sent * (counts and i == host.ids[0]) for host in running for i in host.ids}
+            host.num_sent = max(host.num_sent, int(self._block.heartbeats[host.ids[0], 2]))
+        return {i: one.num_sent * (counts and i == one.ids[0]) for one in running for i in one.ids}
 
     def begun(self, ids: set[int]) -> set[int]:
         """Return those of these envs in flight that have begun their request, as far as known."""

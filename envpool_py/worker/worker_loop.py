@@ -60,10 +60,10 @@ class Shared(NamedTuple):
     stacks: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (self[:2], [reduction.DupFd(fd) for fd in self[2:]])
+        return _unpickle_shared, (self[:2], [reduction.DupFd(fd) for fd in self[2:]])
 
 
-def _received(settings: Sequence[Any], fds: Sequence[Any]) -> Shared:
+def _unpickle_shared(settings: Sequence[Any], fds: Sequence[Any]) -> Shared:
     return Shared(*settings, *[fd.detach() for fd in fds])
 
 
@@ -121,7 +121,7 @@ class EnvLoop:
         claimed: dict[int, tuple[int, Executor]],
         open_block: Callable[[Any], Block] = lambda block: block,
     ) -> None:
-        self.ids, self._end, self._claimed, self._open_block = ids, end, claimed, open_block
+        self.ids, self._connection, self._claimed, self._open_block = ids, end, claimed, open_block
         self._executors: dict[int, Executor] = {}
         self._loop: StepLoop | None = None
         self.heartbeat: Heartbeat | None = None
@@ -145,10 +145,10 @@ class EnvLoop:
         Equal spaces are sent once: later only their digest, because a space may be large.
         """
         sent = set[bytes]()
-        self._end.add(self.ids[0], messages.HELLO, b"")
+        self._connection.add(self.ids[0], messages.MADE, b"")
         for i, env_fn in zip(self.ids, env_fns, strict=True):
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
-            self._end.send()
+            self._connection.send()
             try:
                 again = isinstance(env_fn, Recreated)
                 make = env_fn.env_fn if again else env_fn
@@ -160,12 +160,12 @@ class EnvLoop:
                     data = digest
                 elif isinstance(data, bytes):
                     sent.add(digest)
-                self._end.add(i, messages.HELLO, data)
+                self._connection.add(i, messages.MADE, data)
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
                 self._fail(i, "env_fn", error)
-                self._end.send()
+                self._connection.send()
                 return False
-        self._end.send()
+        self._connection.send()
         return True
 
     def _attach(self, block: Block, *functions: Callable[[], object]) -> None:
@@ -183,7 +183,7 @@ class EnvLoop:
             due = time.perf_counter() + publish_after if publish_after else 0.0
             loop.carry_out(tokens, todo, due)
             done = len(data) - length_hint(todo) * TOKEN_BYTES
-            self._end.publish(data[:done])  # the answer to a request is its token
+            self._connection.publish(data[:done])  # the answer to a request is its token
             data = data[done:]
 
     def _answer(self, pairs: Sequence[tuple[int, bytes]]) -> None:
@@ -203,17 +203,17 @@ class EnvLoop:
                 (self._fail if loop is None else loop.note_error)(token, kind, error)
             done += pack_token(token)
             if time.perf_counter() > due:
-                self._end.publish(done)
+                self._connection.publish(done)
                 done, due = b"", time.perf_counter() + PUBLISH_AFTER
         if done:
-            self._end.publish(done)
+            self._connection.publish(done)
 
     def _send_beside(self, token: int, beside: Beside) -> None:
         what = "the result" if "reply" in beside else "the info or observation"
-        self._end.add(token, messages.VALUES, self._dump(beside, what))
+        self._connection.add(token, messages.VALUES, self._dump(beside, what))
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
-        self._end.add(token, messages.FAILURE, self._dump_error(error, kind))
+        self._connection.add(token, messages.FAILURE, self._dump_error(error, kind))
 
     def close(self) -> None:
         """Close the envs; if one hangs, other threads close the rest, each in its own."""
@@ -228,8 +228,8 @@ class EnvLoop:
                 except BaseException as error:  # noqa: BLE001 - others must be closed as well
                     failure = self._dump_error(error, "close")
                 # Sent one by one, so that the parent knows whose close has ended the process.
-                self._end.add(i, messages.CLOSED, failure)
-                self._end.send()
+                self._connection.add(i, messages.CLOSED, failure)
+                self._connection.send()
 
         def help_out() -> None:
             if not is_over.wait(self._patience):

@@ -88,7 +88,7 @@ def expire(pool):
         """Whether it has counted the messages whose rows are there: it does that after them."""
         late = {*states.waiting().tolist()} - {*pool.engine.arrivals.ids().tolist()}
         is_done = host.life is Life.RUNNING and late.isdisjoint(host.ids)
-        return not is_done or dog._heartbeats[host.ids[0], 2] >= host.sent
+        return not is_done or dog._heartbeats[host.ids[0], 2] >= host.num_sent
 
     assert wait_until(lambda: all(map(counted, supervisor.hosts)))
 

@@ -111,7 +111,7 @@ def test_equal_observation_spaces_are_sent_unpickled_and_kept_once(num_processes
     before = WideSpace.unpickled
     with ShmemVectorEnv(fns, context="fork", num_processes=num_processes) as pool:
         assert WideSpace.unpickled == before + 2
-        assert sum(size == messages.DIGEST for size in sent) == {4: 0, 2: 1}[num_processes]
+        assert sum(size == messages.DIGEST_BYTES for size in sent) == {4: 0, 2: 1}[num_processes]
         assert len(sent) == 4
         first, second, other, last = pool.observation_space
         assert first is second is last

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
-from envpool_py.env.heartbeat import NUMBERS, Heartbeat
+from envpool_py.env.heartbeat import ROW_LENGTH, Heartbeat
 from envpool_py.env.request import ASK, pack_token
 from envpool_py.errors import PACKAGE_FOLDER
 from envpool_py.worker import process_host, watchdog
@@ -182,7 +182,7 @@ def test_what_is_written_into_the_pipe_loses_no_row_of_this_process():
         pool.send([0], [here])
         flight, poller = pool.engine.flight, pool.engine.hosts.supervisor.poller
         flight.advance(1, 0.0, None)  # its row has arrived
-        os.write(poller.theirs, b"no token")
+        os.write(poller.write_end, b"no token")
         assert poller.collect(flight.arrivals.token_chunks)
         batch = pool.recv()
         assert [info["env_id"] for info in batch[4]] == [here]
@@ -192,7 +192,7 @@ def test_a_reply_that_nobody_waits_for_any_more_is_dropped():
     with reset_pool("shmem-fork") as pool:
         pids = pool.call("pid")
         token = int(pool.engine.states.tokens[1]) | ASK
-        os.write(pool.engine.hosts.supervisor.poller.theirs, pack_token(token))
+        os.write(pool.engine.hosts.supervisor.poller.write_end, pack_token(token))
         assert pool.step([""] * 3)[0][:, 2].tolist() == [1, 1, 1]
         assert pool.call("pid") == pids
 
@@ -413,7 +413,7 @@ def test_when_a_process_is_overdue(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("envpool_py.worker.watchdog.time", clock)
     monkeypatch.setattr("envpool_py.env.heartbeat.time", clock)
-    heartbeats = np.zeros((2, NUMBERS), np.int64)
+    heartbeats = np.zeros((2, ROW_LENGTH), np.int64)
     dog = Watchdog(1.0, heartbeats)
     beats = [Heartbeat(row, limited=True) for row in heartbeats]
     for beat in beats:

@@ -47,7 +47,7 @@ def _keep(self, event):
     is_last = event[2] and len(self.ids) - len(self.closed) == 1
     if not is_last or self.step_timeout is not None:  # something watches the actor
         return _take_event(self, event)
-    self._is_gone = self.poller.noticed = True
+    self._is_gone = self.poller.end_noticed = True
     # The actor answers when the call that waits for another event has begun.
     idle.append((self.process, ray.get(self.process.pid.remote())))
     self.process = SimpleNamespace()  # and after that one no other waits

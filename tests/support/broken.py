@@ -20,7 +20,7 @@ def worker_process():
     frame = sys._getframe()
     while frame is not None:
         found = frame.f_locals.get("self")
-        if hasattr(found, "_executors") and hasattr(found, "_end"):
+        if hasattr(found, "_executors") and hasattr(found, "_connection"):
             return found
         frame = frame.f_back
     raise LookupError("no worker process around")
@@ -105,25 +105,25 @@ class BrokenEnv(envs.FaultEnv):
         sleep_indefinitely()
 
     def do_rubbish(self, _):
-        worker_process()._end._stream.sendall(b"what an env has no business to write\n" * 9)
+        worker_process()._connection._stream.sendall(b"what an env has no business to write\n" * 9)
         sleep_indefinitely()
 
     def do_unreadable(self, _):
         """Write what looks like a message, up to its pickle."""
         process = worker_process()
-        process._end._stream.sendall(b"".join(self._item(process, b"no pickle", 9)))
+        process._connection._stream.sendall(b"".join(self._item(process, b"no pickle", 9)))
         sleep_indefinitely()
 
     def do_cut(self, _):
         """Die in the midst of a message that has come in several pieces."""
         process = worker_process()
         head, data = self._item(process, bytes(1 << 20), 1 << 30)
-        process._end._stream.sendall(head)
-        process._end._stream.sendall(data)
+        process._connection._stream.sendall(head)
+        process._connection._stream.sendall(data)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def do_results(self, _):
-        os.write(worker_process()._end._results, b"not a multiple of four")
+        os.write(worker_process()._connection._results, b"not a multiple of four")
         sleep_indefinitely()
 
     def _item(self, process, data, length):
