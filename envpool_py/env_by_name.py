@@ -29,7 +29,7 @@ _ATTRIBUTE = "envpool_py_env"
 _ID = re.compile(r"([\w.]+):[\w/-]+-v\d+")
 
 
-def parts(env: str) -> tuple[str, str]:
+def module_and_name(env: str) -> tuple[str, str]:
     """Return the module to import, or "", and the id or callable; ``ale_py`` has the Atari games.
 
     Importing ``ale_py`` registers the ids ``ALE/...``.
@@ -52,7 +52,7 @@ def find(env: Env) -> Any:
         hint = f"; pass a callable, such as lambda: {type(env).__name__}()"
         text = f"env must be an id or a callable, got {type(env).__name__}"
         raise TypeError(text + (hint if hasattr(env, "step") else ""))
-    place, name = parts(env)
+    place, name = module_and_name(env)
     if place == "ale_py":
         extras.load(place, f"{env}: needs ale_py; {extras.hint('atari')}")
     module = importlib.import_module(place) if place else None  # which may register the id
@@ -98,7 +98,7 @@ def env_fn_of(
     # A spec, because a worker process need not know the id.
     maker = functools.partial(gym.make, found, **of_make) if isinstance(found, EnvSpec) else found
     env_fn = functools.partial(make_env, maker, dict(kwargs), tuple(wrappers))
-    attach(env_fn, env.id if isinstance(env, EnvSpec) else env, kwargs, wrappers)
+    attach_names(env_fn, env.id if isinstance(env, EnvSpec) else env, kwargs, wrappers)
     return env_fn
 
 
@@ -173,7 +173,7 @@ def takes(env: Env, name: str) -> bool:
         return True
 
 
-def attach(
+def attach_names(
     env_fn: Callable[[], Any],
     env: str | Callable[..., Any],
     kwargs: Mapping[str, Any],
@@ -183,20 +183,20 @@ def attach(
 
     The names are ids or ``module:name``; keyword arguments must be Python literals.
     """
-    names = [each if isinstance(each, str) else _name(each) for each in (env, *wrappers)]
+    names = [each if isinstance(each, str) else _import_name(each) for each in (env, *wrappers)]
     if None not in names and all(map(_is_literal, kwargs.values())):
         texts = {key: repr(value) for key, value in kwargs.items()}
         found = {"env": names[0], "env_kwargs": texts, "wrappers": names[1:]}
         setattr(env_fn, _ATTRIBUTE, found)
 
 
-def of(env_fns: Sequence[Callable[[], Any]]) -> dict[str, Any] | None:
-    """What ``attach`` has noted of these env_fns; None if they differ or nothing is noted."""
+def names_of(env_fns: Sequence[Callable[[], Any]]) -> dict[str, Any] | None:
+    """What ``attach_names`` has noted of these env_fns; None if they differ or nothing is noted."""
     first, *others = [getattr(env_fn, _ATTRIBUTE, None) for env_fn in env_fns]
     return first if all(other == first for other in others) else None
 
 
-def _name(function: Callable[..., Any]) -> str | None:
+def _import_name(function: Callable[..., Any]) -> str | None:
     """``module:name`` of a class or function that can be imported under it."""
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     found = attribute(sys.modules.get(str(module)), path)

@@ -21,9 +21,9 @@ from types import FrameType
 from typing import Any
 
 # The functions in C: those of ``signal`` make an enum of the result, and take much longer.
-_C = importlib.import_module("_signal")
-_getsignal: Callable[[int], Any] = _C.getsignal
-_set_signal: Callable[[int, Any], Any] = _C.signal
+_SIGNAL_IN_C = importlib.import_module("_signal")
+_getsignal: Callable[[int], Any] = _SIGNAL_IN_C.getsignal
+_set_signal: Callable[[int, Any], Any] = _SIGNAL_IN_C.signal
 _SIGNALS = sorted(signal.valid_signals())
 
 

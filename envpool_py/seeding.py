@@ -29,14 +29,14 @@ def per_env(seed: Seed, ids: Sequence[int]) -> list[int | None]:
     """
     if isinstance(seed, np.random.SeedSequence):
         key, size = seed.spawn_key, seed.pool_size
-        return [_word(seed.entropy, (*key, i), pool_size=size) for i in ids]
+        return [_draw_word(seed.entropy, (*key, i), pool_size=size) for i in ids]
     if isinstance(seed, np.ndarray) and seed.ndim == 0:
         seed = seed[()]
     if isinstance(seed, (list, tuple, range, np.ndarray)):
         if len(seed) != len(ids):
             raise ValueError(f"got {len(seed)} seeds for {len(ids)} envs; pass one per env")
-        return [_checked(entry, f"env {i}: ") for entry, i in zip(seed, ids, strict=True)]
-    base = _checked(seed)
+        return [_checked_seed(entry, f"env {i}: ") for entry, i in zip(seed, ids, strict=True)]
+    base = _checked_seed(seed)
     return [None if base is None else base + i for i in ids]
 
 
@@ -46,7 +46,7 @@ def of_episode(root: int, episode: int) -> int:
     Episode 0 has the env's seed ``root``. Episode ``k`` has the first word of
     ``numpy.random.SeedSequence(root, spawn_key=(k,))``, so the episodes' streams are independent.
     """
-    return root if episode == 0 else _word(root, (episode,))
+    return root if episode == 0 else _draw_word(root, (episode,))
 
 
 def of_restart(root: int, restarts: int, episode: int) -> int:
@@ -56,15 +56,15 @@ def of_restart(root: int, restarts: int, episode: int) -> int:
     the env's last seed ``root`` and its number of restarts: the run can be repeated, and no new env
     repeats an earlier episode.
     """
-    return _word(root, (restarts, episode))
+    return _draw_word(root, (restarts, episode))
 
 
-def _word(entropy: Any, key: tuple[int, ...], **options: int) -> int:
+def _draw_word(entropy: Any, key: tuple[int, ...], **options: int) -> int:
     sequence = np.random.SeedSequence(entropy, spawn_key=key, **options)
     return int(sequence.generate_state(1)[0])
 
 
-def _checked(seed: Any, where: str = "") -> int | None:
+def _checked_seed(seed: Any, where: str = "") -> int | None:
     """Return ``seed`` as an int, 0 or more, or None; error messages begin with ``where``."""
     if seed is None:
         return None

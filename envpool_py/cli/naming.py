@@ -169,7 +169,7 @@ def env_fn_of(
 
         env_fn = functools.partial(make_rows, env_fn)
     wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
-    env_by_name.attach(env_fn, _absolute(args.env), given, wrapper_names)
+    env_by_name.attach_names(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn
 
 
@@ -189,7 +189,7 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
         if folder != Path():  # of a file elsewhere
             imports[0] += f"  # with {folder} on PYTHONPATH"
     else:
-        env = json.dumps(":".join(filter(None, env_by_name.parts(args.env))))
+        env = json.dumps(":".join(filter(None, env_by_name.module_and_name(args.env))))
     for each in named:
         first = each.path.partition(".")[0]
         line = f"from {each.module} import {first}"

@@ -127,7 +127,7 @@ class AsyncCollector:
         self._obs_layout = common_layout(pool.observation_space)
         self._action_layout = common_layout(pool.action_space)
         self._fixed_actions = spaces.is_fixed(self._action_layout)
-        self._uses = pool._inner.uses
+        self._uses = pool._inner.usage_marker
         self._in_rows = False  # whether the pool returns trees as rows, and not as columns
         self._held: Any = None  # the rows at which the last rollout ended
         # "steps" or "rollout", when it was left, and the uses of the pool until then.

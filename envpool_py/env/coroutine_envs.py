@@ -34,7 +34,7 @@ class _Loop(threading.Thread):
         self.users = 0
         self.started: Future[None] = Future()
         self._calls: deque[Callable[[], object]] = deque()
-        self._turn, self._woken_in = 0, -1
+        self._num_turns, self._woken_in_turn = 0, -1
         self.start()
 
     def run(self) -> None:
@@ -49,25 +49,25 @@ class _Loop(threading.Thread):
         try:
             import greenlet  # noqa: PLC0415 - as above
 
-            self.fiber: Any = greenlet.greenlet
+            self.greenlet_class: Any = greenlet.greenlet
             self.asyncio = asyncio
             asyncio.run(main())
-        except BaseException as error:  # noqa: BLE001 - it has not started; raised by ``running``
+        except BaseException as error:  # noqa: BLE001 - it has not started; raised by ``running_loop``
             self.started.set_exception(error)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call this in the loop, from any thread; the calls of one moment wake the loop once."""
         self._calls.append(function)
-        if self._woken_in != (turn := self._turn):
+        if self._woken_in_turn != (turn := self._num_turns):
             empty = contextvars.Context()  # envs do not see the variables of this caller
             try:  # no ``with``: it takes as long as all this
                 self.loop.call_soon_threadsafe(self._call_all, context=empty)
             except RuntimeError:  # the loop has ended
                 return
-            self._woken_in = turn  # an interrupt before this costs one wake-up more
+            self._woken_in_turn = turn  # an interrupt before this costs one wake-up more
 
     def _call_all(self) -> None:
-        self._turn += 1
+        self._num_turns += 1
         while self._calls:
             self._calls.popleft()()
 
@@ -75,24 +75,24 @@ class _Loop(threading.Thread):
 _lock = threading.Lock()
 _loops: list[_Loop] = []  # one or none
 # For each thread that waits: what runs the coroutine, and where the outcome arrives.
-_waiting: dict[int, tuple[Runner, queue.SimpleQueue[Any]]] = {}
+_waiting_threads: dict[int, tuple[Runner, queue.SimpleQueue[Any]]] = {}
 #: ``is_cancelled`` of a thread says whether the request that it carries out is cancelled.
 this_thread = threading.local()
 
 
-def _forget() -> None:
+def _forget_in_child() -> None:
     global _lock  # noqa: PLW0603 - a fork may copy a lock that is taken
     _lock = threading.Lock()
     _loops.clear()
-    _waiting.clear()
+    _waiting_threads.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @contextlib.contextmanager
-def running() -> Iterator[_Loop]:
+def running_loop() -> Iterator[_Loop]:
     """Keep the event loop running."""
     with _lock:
         used = _loops[0] if _loops else _Loop()
@@ -135,7 +135,7 @@ class Runner:
         self.loop.call(start)
 
     async def _drive(self) -> None:
-        fiber = self.loop.fiber(self._function)
+        fiber = self.loop.greenlet_class(self._function)
         fiber.runner, fiber.gr_context = self, fiber.parent.gr_context
         self._wait_for = fiber.parent.switch
         awaited = fiber.switch()
@@ -234,7 +234,7 @@ def _result(outcome: tuple[Any, BaseException | None]) -> Any:
 
 def current() -> Runner | None:
     """Return the runner of the code that runs now."""
-    return getattr(_loops[0].fiber.getcurrent(), "runner", None) if _loops else None
+    return getattr(_loops[0].greenlet_class.getcurrent(), "runner", None) if _loops else None
 
 
 def run(result: Any) -> Any:
@@ -245,28 +245,28 @@ def run(result: Any) -> Any:
         return own.run(result)
     thread, ended = threading.get_ident(), queue.SimpleQueue[Any]()
     is_cancelled = getattr(this_thread, "is_cancelled", lambda: False)
-    with running() as loop:
+    with running_loop() as loop:
         if threading.current_thread() is loop:  # it would wait for itself
             result.close()
             raise RuntimeError("a coroutine of an env steps a pool of such envs; use a thread")
         runner = Runner(loop, lambda: ended.put(_outcome(lambda: runner.run(result))), is_cancelled)
-        _waiting[thread] = runner, ended
+        _waiting_threads[thread] = runner, ended
         try:
             runner.start()
             return _result(ended.get())
         finally:
             abandon(thread)  # after an interrupt; else it has ended
-            del _waiting[thread]
+            del _waiting_threads[thread]
 
 
 def runner_of(thread: int) -> Runner | None:
     """Return the runner for which this thread waits."""
-    return _waiting.get(thread, (None,))[0]
+    return _waiting_threads.get(thread, (None,))[0]
 
 
 def abandon(thread: int) -> None:
     """Cancel the coroutine for which this thread waits; the thread does not wait for its end."""
-    if (waiting := _waiting.get(thread)) is not None:
+    if (waiting := _waiting_threads.get(thread)) is not None:
         runner, ended = waiting
         runner.is_cancelled = lambda: True
         runner.cancel()
@@ -299,7 +299,7 @@ class Awaited(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self._use = contextlib.ExitStack()
-        self._use.enter_context(running())
+        self._use.enter_context(running_loop())
 
     def __getattr__(self, name: str) -> Any:
         if name == "env" or name.startswith("__"):  # of a copy that is being made
@@ -326,7 +326,7 @@ def adapted(made: Any) -> Any:
     The base env alone is replaced, so wrappers of Gymnasium around it work.
     """
     if inspect.iscoroutine(made):
-        with running():
+        with running_loop():
             return adapted(run(made))
     if isinstance(made, gym.Wrapper):
         if (inner := adapted(made.env)) is not made.env:

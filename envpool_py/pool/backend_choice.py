@@ -29,13 +29,13 @@ PROBE_SECONDS = 0.1
 #: Seconds after which the process of a throw-away env that hangs is killed.
 LONGEST_PROBE = 20.0
 #: An env whose CPU time is a smaller part of its step time mostly waits.
-BUSY = 0.5
+BUSY_SHARE = 0.5
 #: Overhead of worker processes, in seconds per batch.
 OVERHEAD = 120e-6
 #: The same if the caller steps a share of the envs.
 SHARED_OVERHEAD = 40e-6
 #: Seconds of a step below which batches are faster if the caller steps a share of the envs.
-CHEAP = 100e-6
+CHEAP_STEP = 100e-6
 
 
 class Probe(NamedTuple):
@@ -56,7 +56,7 @@ class Probe(NamedTuple):
     @property
     def waits(self) -> bool:
         """Whether a step mostly waits (for a simulator, a device, a sleep) and does not compute."""
-        return self.cpu < BUSY * self.wall
+        return self.cpu < BUSY_SHARE * self.wall
 
 
 def probe(
@@ -110,7 +110,7 @@ def choose(
     ``may_share``: the caller may step a share of the envs.
     """
     step, processes = measured.wall, choose_processes(measured, num_envs)
-    cheap = step < CHEAP and not (measured.waits or measured.disturbed)
+    cheap = step < CHEAP_STEP and not (measured.waits or measured.disturbed)
     shared = cheap and processes > 1 and may_share and not needed
     overhead = SHARED_OVERHEAD if shared else OVERHEAD
     longest = -(-num_envs // processes) * step + overhead  # of the process with the most envs

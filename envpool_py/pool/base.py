@@ -108,7 +108,7 @@ class BaseVectorEnv:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = HostGroup(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
-            _configure(self, self._options, env_by_name.of(env_fns))
+            _configure(self, self._options, env_by_name.names_of(env_fns))
             self._inner, self.worker_class = EngineForInterfaces(self.engine), type(self.workers[0])
             made = self.engine.env_spaces
             self.observation_space: list[Any] = SpaceList(each.observation_space for each in made)
@@ -481,7 +481,7 @@ class BaseVectorEnv:
             RuntimeWarning: closing an env raised. The other envs are closed nevertheless.
         """
         frame = sys._getframe()  # noqa: SLF001 - there is no public way
-        if self._is_freed or os.getpid() != self._pid or call_guard.runs(self._closing):
+        if self._is_freed or os.getpid() != self._pid or call_guard.is_running(self._closing):
             return
         self._closing, self.is_closed = frame, True
         del frame

@@ -39,7 +39,7 @@ def one_at_a_time(method: F) -> F:
             if self.is_closed or self._pid != this_process.pid:
                 self._assert_open()
             if self._under_way.setdefault("now", frame) is not frame:
-                if runs(self._under_way.get("now")):
+                if is_running(self._under_way.get("now")):
                     name, kind = method.__name__, type(self).__name__
                     text = f"another call of this {kind} is under way; a pool takes one call at a"
                     text += " time, from any thread or signal handler; only close() is always"
@@ -68,7 +68,7 @@ def one_at_a_time(method: F) -> F:
     return cast("F", call)
 
 
-def runs(frame: Any) -> bool:
+def is_running(frame: Any) -> bool:
     """Whether the call with this frame has not ended; ``clear`` of such a frame raises.
 
     What is in the place of a frame, with a ``refusal``, does not end by itself.
@@ -86,7 +86,7 @@ def runs(frame: Any) -> bool:
 def settle(pool: Any) -> Any:
     """End what an interrupted call has left, unless a call is under way; return the states."""
     flight = pool.engine.flight
-    if flight.unsettled is not None and not runs(pool._under_way.get("now")):  # noqa: SLF001 - as below
+    if flight.unsettled is not None and not is_running(pool._under_way.get("now")):  # noqa: SLF001 - as below
         flight.end_interrupted(flight.unsettled)
     return flight.states
 
@@ -99,5 +99,5 @@ def await_end(pool: Any, seconds: float) -> None:
     stack = traceback.walk_stack(sys._getframe())  # noqa: SLF001
     if all(frame is not noted for frame, _ in stack):
         deadline = time.monotonic() + seconds
-        while runs(noted) and time.monotonic() < deadline:
+        while is_running(noted) and time.monotonic() < deadline:
             time.sleep(1e-3)

@@ -57,7 +57,7 @@ class EngineForInterfaces:
         """Never return more than ``wait_num`` rows in a batch; keep other results for the next."""
         self._engine.limits_rows = True
 
-    def uses(self) -> tuple[int, int, bytes]:
+    def usage_marker(self) -> tuple[int, int, bytes]:
         """Return what changes with each batch returned, each request sent and each one cancelled.
 
         Requests without a row, such as ``call``, do not count.

@@ -64,7 +64,7 @@ class EngineForSessions:
     def __init__(self, pool: Any) -> None:
         self._pool, self._engine, self.num_envs = pool, pool.engine, pool.env_num
         self._recovery, self._flight = pool.engine.recovery, pool.engine.flight
-        self._ones = [Selection(np.array([i])) for i in range(pool.env_num)]
+        self._selections = [Selection(np.array([i])) for i in range(pool.env_num)]
         self.is_over: Callable[[int], bool] = pool._inner.is_over
         self.steps_here = bool(pool.engine.hosts.local)
         action = pool.engine.block.spec.action
@@ -116,12 +116,12 @@ class EngineForSessions:
         # An array is written into the block in a third of the time.
         is_array = self._takes_arrays and isinstance(action, (int, np.ndarray, np.generic))
         actions = np.asarray(action)[None] if is_array else [action]
-        self._engine.send_steps(self._ones[i], actions)
+        self._engine.send_steps(self._selections[i], actions)
 
     def send_reset(self, i: int, **given: Any) -> None:
         lists = {name: None if value is None else [value] for name, value in given.items()}
         requests = arguments.reset_requests([i], kwargs={}, **lists)
-        self._engine.send_resets(self._ones[i], requests)
+        self._engine.send_resets(self._selections[i], requests)
 
     def request_stacks(self, ids: Collection[int]) -> None:
         hosts = {self._engine.hosts.of(i) for i in ids}
@@ -135,7 +135,7 @@ class EngineForSessions:
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None:
         host, spare = self._engine.hosts.of(i), True
         error = EnvTimeoutError(f"env {i}: {fact}", (i,)) if fact else None
-        if kill and not (isinstance(host, ThreadHost) and host.lags()):
+        if kill and not (isinstance(host, ThreadHost) and host.runs_cancelled()):
             return None
         if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
             env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()

@@ -106,7 +106,7 @@ def make(
     if backend == count == "auto" and obstacle():
         measured = backend_choice.probe(env_fn)
         # The median, because on a busy machine some steps in a thread seem to wait.
-        waits = measured.waits and measured.cpu < backend_choice.BUSY * measured.step_p50
+        waits = measured.waits and measured.cpu < backend_choice.BUSY_SHARE * measured.step_p50
         threads = "step_timeout" in given or waits
         cls = ThreadVectorEnv if threads else DummyVectorEnv
     elif backend == count == "auto":

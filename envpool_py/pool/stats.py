@@ -66,8 +66,8 @@ class Stats:
         ]
         slowest = np.argsort(-np.nan_to_num(self.step_p99), kind="stable")[:5]
         lines += [
-            f"env {i}: step {_time(self.step_mean[i])}, p50 {_time(self.step_p50[i])},"
-            f" p99 {_time(self.step_p99[i])}; reset {_time(self.reset_mean[i])};"
+            f"env {i}: step {_time_text(self.step_mean[i])}, p50 {_time_text(self.step_p50[i])},"
+            f" p99 {_time_text(self.step_p99[i])}; reset {_time_text(self.reset_mean[i])};"
             f" {self.busy[i]:.0%} busy"
             for i in slowest.tolist()
             if self.steps[i]
@@ -114,7 +114,7 @@ class Meter:
         )
 
 
-def _time(seconds: float) -> str:
+def _time_text(seconds: float) -> str:
     if not seconds < 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

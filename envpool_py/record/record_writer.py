@@ -39,7 +39,7 @@ class RecordWriter:
         self._block = block
         self._path = path
         spec = block.spec
-        self._all = list(range(spec.num_envs))
+        self._all_ids = list(range(spec.num_envs))
         layouts = {"observations": describe(spec.obs), "actions": describe(spec.action)}
         facts = {"version": file_format.VERSION, **header, **layouts}
         private = functools.partial(os.open, mode=0o600)
@@ -60,7 +60,7 @@ class RecordWriter:
 
     def _write(self, kind: bytes, ids: Sequence[int] | IdArray, data: Any) -> None:
         listed = [int(i) for i in ids]
-        self._append(kind, plain_codec.encode([None if listed == self._all else listed, data]))
+        self._append(kind, plain_codec.encode([None if listed == self._all_ids else listed, data]))
 
     def _append(self, kind: bytes, body: bytes, before: bytes = b"") -> None:
         if self._file.closed:

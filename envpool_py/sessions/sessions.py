@@ -44,12 +44,12 @@ class Session:
     env_id: int
     obs: Any
     info: dict[str, Any]
-    done = _holds = False
+    done = _holds_env = False
     episode_return: float = 0.0
     _refusal = "open it by `async with`, or await it"
 
     def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
-        self._sessions, self._take, self._timeout, self._reset = sessions, take, timeout, reset
+        self._sessions, self._take_env, self._timeout, self._reset = sessions, take, timeout, reset
 
     if not TYPE_CHECKING:
 
@@ -61,7 +61,7 @@ class Session:
         return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
-        take, self._take = self._take, None
+        take, self._take_env = self._take_env, None
         if take is None:
             raise RuntimeError("session: it was opened before; open another session")
         self.env_id = await take()
@@ -72,7 +72,7 @@ class Session:
             self._sessions._put_back(self.env_id, has_failed=isinstance(error, EnvError))
             raise
         self._sessions._failures[self.env_id] = 0
-        self.obs, self.info, self._refusal, self._holds = row[0], row[4], "", True
+        self.obs, self.info, self._refusal, self._holds_env = row[0], row[4], "", True
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -80,14 +80,14 @@ class Session:
 
     def close(self) -> None:
         """Let the next session have the env; further calls do nothing."""
-        if self._holds:
-            self._holds = False
+        if self._holds_env:
+            self._holds_env = False
             self._refusal = "it was closed, or its `async with` block has ended; open another one"
             self._sessions._put_back(self.env_id)
 
     def __del__(self) -> None:
         # Maybe in another thread: it cannot be closed.
-        if self._holds and self._sessions._error is None:
+        if self._holds_env and self._sessions._ended_by is None:
             text = f"session: env {self.env_id} stays taken; call close(), or use `async with`"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
@@ -114,7 +114,7 @@ class Session:
         self.obs, reward, terminated, truncated, self.info = row
         self.episode_return = self.episode_return + reward
         self.done = (terminated or truncated) and self._sessions._is_over(self.env_id)
-        if self._holds:  # else it was closed in the turn in which its row arrived
+        if self._holds_env:  # else it was closed in the turn in which its row arrived
             self._refusal = "its episode is over; open another session" if self.done else ""
         return row
 
@@ -142,19 +142,19 @@ class Sessions:
         self._first_deadline = math.inf
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf  # of uvloop, a handle has no ``when``
-        self._error: Exception | None = RuntimeError("use `async with pool.sessions()`")
+        self._ended_by: Exception | None = RuntimeError("use `async with pool.sessions()`")
 
     async def __aenter__(self) -> Self:
         if hasattr(self, "_loop"):
             raise RuntimeError("sessions: used in `async with` before; call pool.sessions() again")
         loop = asyncio.get_running_loop()
         self._engine.begin(loop.create_future())
-        self._loop, self._error = loop, None
+        self._loop, self._ended_by = loop, None
         self._receiver = loop.create_task(self._receive())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._end(ClosedEnvironmentError("the `async with` block of the sessions has ended"))
+        self._end_with(ClosedEnvironmentError("the `async with` block of the sessions has ended"))
         self._receiver.cancel()
         await asyncio.wait([self._receiver])
 
@@ -249,7 +249,7 @@ class Sessions:
         self, conversation: Conversation[T, V], tasks: Tasks[T]
     ) -> AsyncGenerator[tuple[int, Outcome[T, V]], None]:
         """Yield the outcomes as they end, each with the number of its task."""
-        self._check(None)
+        self._check_call(None)
         running: dict[asyncio.Task[V], tuple[int, T]] = {}
         ended: asyncio.Queue[asyncio.Task[Any]] = asyncio.Queue()
         room, numbers = asyncio.Semaphore(2 * self._engine.num_envs), count()
@@ -262,9 +262,9 @@ class Sessions:
             return await found
 
         async def begin(task: T) -> None:
-            if self._error is not None:  # else all tasks would be used up in vain
+            if self._ended_by is not None:  # else all tasks would be used up in vain
                 text = "sessions: they have ended, so no other task is begun"
-                raise ClosedEnvironmentError(text) from self._error
+                raise ClosedEnvironmentError(text) from self._ended_by
             each = self._loop.create_task(converse(task))
             running[each] = next(numbers), task
             each.add_done_callback(ended.put_nowait)
@@ -303,7 +303,7 @@ class Sessions:
 
     async def _take_env(self, ids: tuple[int, ...] | None, wait: float | None) -> int:
         """Wait for a free env, one of ``ids`` if given."""
-        self._check(None)
+        self._check_call(None)
         waiter: asyncio.Future[int] = self._loop.create_future()
         self._waiters[waiter] = ids
         self._distribute()
@@ -325,12 +325,12 @@ class Sessions:
     def _put_back(self, i: int, *, has_failed: bool = False) -> None:
         """Let another session have env ``i`` as soon as it can be reset, and has rested."""
         if (pending := self._pending.get(i)) is not None:
-            self._cancelled(i, pending)
+            self._cancel(i, pending)
             if not pending.done():  # else its task was cancelled in this turn
                 pending.set_exception(ResetNeeded("session: it was closed during this step"))
-        if self._error is not None:
+        if self._ended_by is not None:
             return
-        rests_until = self._fail(i) if has_failed else 0.0
+        rests_until = self._count_failure(i) if has_failed else 0.0
         if self._engine.prepare(i):
             self._free[i] = rests_until
             self._distribute()
@@ -338,7 +338,7 @@ class Sessions:
             self._settling[i] = rests_until
             self._poll_at(0.0)
 
-    def _fail(self, i: int) -> float:
+    def _count_failure(self, i: int) -> float:
         """Count a reset of env ``i`` that has failed; return until when the env rests."""
         self._failures[i] += 1
         due: float = self._loop.time() + self._engine.backoff(self._failures[i])
@@ -347,7 +347,7 @@ class Sessions:
 
     def _send(self, i: int, kind: str, timeout: float | None, given: Any) -> None:
         """Send env ``i`` a step or a reset, whose ``result`` is to be awaited."""
-        self._check(timeout)
+        self._check_call(timeout)
         self._engine.check(i)
         if kind == "step":
             self._engine.send_step(i, given)
@@ -355,7 +355,7 @@ class Sessions:
             self._engine.send_reset(i, **given)
         self._pending[i] = self._loop.create_future()
         if timeout is not None:
-            self._limit(i, timeout, kind)
+            self._set_deadline(i, timeout, kind)
         if self._engine.steps_here:
             self._poll_at(0.0)
 
@@ -365,25 +365,25 @@ class Sessions:
         try:
             return await pending
         except asyncio.CancelledError:
-            self._cancelled(i, pending)
+            self._cancel(i, pending)
             raise
         except EnvError as error:
             raise error.with_traceback(None)  # noqa: B904 - a user needs no frames of this package
         finally:
             del pending  # it has the error, whose traceback has this frame
 
-    def _cancelled(self, i: int, pending: asyncio.Future[Row]) -> None:
+    def _cancel(self, i: int, pending: asyncio.Future[Row]) -> None:
         if self._pending.get(i) is pending:
             del self._pending[i]
             self._engine.stop(i)
-            self._limit(i, supervisor.GRACE)
+            self._set_deadline(i, supervisor.GRACE)
             self._poll_at(0.0)
         elif pending.done() and not pending.cancelled():
             pending.exception()  # it came in the same turn, and nobody else asks for it
 
-    def _check(self, timeout: float | None) -> None:
-        if self._error is not None:
-            raise self._error.with_traceback(None)
+    def _check_call(self, timeout: float | None) -> None:
+        if self._ended_by is not None:
+            raise self._ended_by.with_traceback(None)
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("sessions: they were opened in another event loop")
         if timeout is not None and check_timeout("timeout", timeout) and self._engine.steps_here:
@@ -394,44 +394,44 @@ class Sessions:
 
     async def _receive(self) -> None:
         try:
-            with self._engine.listening(self._loop, self._poll) as self._longest:
+            with self._engine.listening(self._loop, self._poll) as self._longest_wait:
                 self._poll_at(0.0)
                 await self._loop.create_future()  # until it is cancelled
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
-            self._end(error)
+            self._end_with(error)
         finally:
-            self._end(ClosedEnvironmentError("the event loop of the sessions has ended"))
+            self._end_with(ClosedEnvironmentError("the event loop of the sessions has ended"))
 
     def _poll(self) -> None:
         """Deliver what has arrived: in a callback, because a task would take one turn more."""
         try:
-            if self._error is None:
+            if self._ended_by is None:
                 self._poll_at(self._handle_results())
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
-            self._end(error)
+            self._end_with(error)
 
     def _poll_at(self, when: float) -> None:
         """Poll at this time at the latest; a timer that is earlier stays."""
         if when < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer, self._timer_at = self._loop.call_at(when, self._on_time), when
+            self._timer, self._timer_at = self._loop.call_at(when, self._on_timer), when
 
-    def _on_time(self) -> None:
+    def _on_timer(self) -> None:
         self._timer_at = math.inf
         self._poll()
 
-    def _limit(self, i: int, seconds: float, kind: str = "") -> None:
+    def _set_deadline(self, i: int, seconds: float, kind: str = "") -> None:
         due = self._loop.time() + seconds
         self._deadlines[i] = due, kind, seconds
         if due < self._first_deadline:  # else the timer is early enough
             self._first_deadline = due
             self._poll_at(due)
 
-    def _end(self, error: Exception) -> None:
+    def _end_with(self, error: Exception) -> None:
         """Raise this error in all coroutines that wait, and in later calls."""
-        if self._error is None:
-            self._error = error
+        if self._ended_by is None:
+            self._ended_by = error
             waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters]
             ids, self._pending = [*self._pending], {}
             try:
@@ -446,24 +446,24 @@ class Sessions:
         seconds, found, lost = self._engine.poll()
         for i, result in found.items():
             self._deadlines.pop(i, None)
-            if not self._answer(i, result) and i in self._settling:
+            if not self._set_result(i, result) and i in self._settling:
                 rests_until = self._settling.pop(i)
                 if isinstance(result, EnvError):  # it could not be recreated
-                    rests_until = self._fail(i)
+                    rests_until = self._count_failure(i)
                     for waiter, wanted in self._waiters.items():  # there may be no other env
                         if not waiter.done() and (wanted is None or i in wanted):
                             waiter.set_exception(result)
                             break
                 self._free[i] = rests_until
         for i, error in lost.items():
-            self._answer(i, error)
+            self._set_result(i, error)
         now = self._loop.time()
         if now >= self._first_deadline:
             self._stop_late(now)
         self._distribute()
-        return float(min(now + seconds, now + self._longest, self._first_deadline))
+        return float(min(now + seconds, now + self._longest_wait, self._first_deadline))
 
-    def _answer(self, i: int, result: Any) -> bool:
+    def _set_result(self, i: int, result: Any) -> bool:
         """Set the result of the request of env ``i``, a row or an error; False: there is none."""
         pending = self._pending.pop(i, None)
         if pending is not None and not pending.done():  # else it was cancelled
@@ -482,9 +482,9 @@ class Sessions:
             del self._deadlines[i]
             error = self._engine.stop(i, fact, kill=not fact)
             if fact:
-                self._limit(i, supervisor.GRACE)
+                self._set_deadline(i, supervisor.GRACE)
             if error is not None:
-                self._answer(i, error)
+                self._set_result(i, error)
         self._first_deadline = min(self._deadlines.values(), default=(math.inf,))[0]
         self._poll_at(0.0)
 

@@ -38,7 +38,7 @@ from envpool_py.worker.watchdog import stack_of_thread
 from envpool_py.worker.worker_loop import EnvLoop, run_envs
 
 #: Seconds for which the caller waits until a thread has finished the row that it writes.
-_WRITES_FOR = 1.0
+_ROW_ENDS_WITHIN = 1.0
 
 
 class ThreadConnection:
@@ -57,7 +57,7 @@ class ThreadConnection:
         self.publish, self.send = note, partial(note, look)
         self.add: Callable[..., None] = lambda *item: self.items.append(item)
         self.cancelled: dict[int, float] = {}
-        self.received = 0
+        self.num_received = 0
         self.runner: coroutine_envs.Runner | None = None  # if the envs are in the event loop
         self._use = contextlib.ExitStack()
         self._lock = threading.Lock()
@@ -82,13 +82,13 @@ class ThreadConnection:
         self.enter()
         message = self.inbox.get() if self.runner is None else self.runner.receive(self.inbox)
         self.leave()
-        self.received += 1
+        self.num_received += 1
         return message
 
-    def move(self, *runner: Any) -> None:
+    def move_to_loop(self, *runner: Any) -> None:
         """Go on in the event loop, in a ``Runner`` with these arguments."""
         self.leave()  # raises if the caller has abandoned the thread
-        loop = self._use.enter_context(coroutine_envs.running())
+        loop = self._use.enter_context(coroutine_envs.running_loop())
         self.runner = coroutine_envs.Runner(loop, *runner)
         self.enter()  # not in the loop: while code blocks that, ``abandon`` would wait
         self.runner.start()
@@ -103,7 +103,7 @@ class ThreadConnection:
     def abandon(self, thread: int) -> None:
         """Let the thread write no more; an exception ends it when it next runs Python code."""
         self.is_abandoned = True
-        self._lock.acquire(timeout=_WRITES_FOR)
+        self._lock.acquire(timeout=_ROW_ENDS_WITHIN)
         self.inbox.put((messages.CLOSE, None))
         if self.runner is None:
             raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
@@ -131,7 +131,7 @@ class EnvThread(EnvLoop):
     def is_cancelled(self) -> bool:
         """Whether the request is cancelled that the thread carries out."""
         env = self.heartbeat.env if self._connection.cancelled and self.heartbeat else -1
-        return bool(self._connection.cancelled.get(env, -1) >= self._connection.received)
+        return bool(self._connection.cancelled.get(env, -1) >= self._connection.num_received)
 
     def close(self) -> None:
         self._connection.enter()  # code of the envs runs, so the thread may be abandoned
@@ -151,7 +151,7 @@ def main(loop: EnvThread, end: ThreadConnection, env_fns: Sequence[Any] | None) 
                 made = env_fns is None or loop.make_envs(env_fns)
                 if made and env_fns is not None and loop.belongs_in_loop():
                     go_on = partial(main, loop, end, None)
-                    end.move(go_on, loop.is_cancelled, name_ids(loop.ids))
+                    end.move_to_loop(go_on, loop.is_cancelled, name_ids(loop.ids))
                 else:
                     run_envs(loop, end.receive, made=made)
             except Abandoned:
@@ -165,7 +165,7 @@ def main(loop: EnvThread, end: ThreadConnection, env_fns: Sequence[Any] | None) 
 class ThreadHost(RemoteHost):
     """Some envs in a thread; the threads of a pool share ``claimed``, see ``claim_instance``.
 
-    ``lags``: whether the thread carries out a request that was cancelled.
+    ``runs_cancelled``: whether the thread carries out a request that was cancelled.
     """
 
     poller: QueuePoller
@@ -178,9 +178,9 @@ class ThreadHost(RemoteHost):
             for key, (i, _) in self.claimed.copy().items():  # other threads change it meanwhile
                 if i in self.ids:  # of the thread before
                     del self.claimed[key]
-        self._end = end = ThreadConnection(self.poller.put, self._look)
+        self._end = end = ThreadConnection(self.poller.put, self._handle_items)
         loop = EnvThread(self.ids, end, self.claimed)
-        args, self.lags = (loop, end, self.to_make), loop.is_cancelled
+        args, self.runs_cancelled = (loop, end, self.to_make), loop.is_cancelled
         self.name, self.how_killed = type(self).name, type(self).how_killed
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         self.process = threading.Thread(None, main, name, args, daemon=True)
@@ -189,7 +189,7 @@ class ThreadHost(RemoteHost):
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, str(error)) from error
 
-    def _look(self) -> bytes:
+    def _handle_items(self) -> bytes:
         """Handle what the thread has sent beside tokens."""
         self.poller.end_noticed |= self._end.is_over
         self.read()
@@ -228,7 +228,7 @@ class ThreadHost(RemoteHost):
         """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""
         if self._is_alive():
             # An interrupt may have come between a message and its count.
-            self.num_sent = max(self.num_sent, self._end.received)
+            self.num_sent = max(self.num_sent, self._end.num_received)
             self._end.cancelled.update(dict.fromkeys(envs, self.num_sent))
             if (runner := self.runner) is not None:
                 runner.cancel()
@@ -256,7 +256,7 @@ class ThreadHost(RemoteHost):
     def _kill(self) -> None:
         """Abandon the thread."""
         if self._is_alive() and not self.has_ended():
-            self._look()
+            self._handle_items()
             self._end.abandon(self.process.ident)
             self.poller.end_noticed = True
 

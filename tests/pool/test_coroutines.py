@@ -373,7 +373,7 @@ def test_a_coroutine_behind_a_decorator_is_refused(place, method):
 
 
 async def test_a_blocked_event_loop_does_not_block_that_of_the_sessions(monkeypatch):
-    monkeypatch.setattr(thread_host, "_WRITES_FOR", 600.0)
+    monkeypatch.setattr(thread_host, "_ROW_ENDS_WITHIN", 600.0)
     BlockingEnv.gate.clear()
 
     async def conversation(task):

@@ -169,7 +169,7 @@ class HangsInClose(envs.CountEnv):
 
 def test_close_waits_once_for_all_threads_that_hang_in_it(monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.3)
-    monkeypatch.setattr(thread_host, "_WRITES_FOR", 100.0)  # of a thread that writes a row
+    monkeypatch.setattr(thread_host, "_ROW_ENDS_WITHIN", 100.0)  # of a thread that writes a row
     HangsInClose.gate.clear()
     pool = ThreadVectorEnv([HangsInClose] * 4)
     pool.reset()

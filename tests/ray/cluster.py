@@ -44,7 +44,7 @@ def _open_with_kept(self):
 
 
 def _keep(self, event):
-    is_last = event[2] and len(self.ids) - len(self.closed) == 1
+    is_last = event[2] and len(self.ids) - len(self.closed_envs) == 1
     if not is_last or self.step_timeout is not None:  # something watches the actor
         return _take_event(self, event)
     self._is_gone = self.poller.end_noticed = True
