@@ -21,7 +21,7 @@ from envpool_py.bench.measure import Caller, busy_part
 from envpool_py.cli.naming import UsageError, imported, printable
 from envpool_py.collector.file import earlier
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.keywords import FOREIGN, OWN
+from envpool_py.pool.keywords import FOREIGN_NAMES, OWN_NAMES
 from envpool_py.pool.pool_classes import BACKENDS, pool_class
 from envpool_py.worker.cores_and_threads import usable_cores
 
@@ -44,13 +44,13 @@ class Parser(argparse.ArgumentParser):
 def refuse(parser: Parser, argument: str, known: Collection[str]) -> NoReturn:
     """Raise ``UsageError`` for an argument that a command does not take; ``known``: its options."""
     name = argument.lstrip("-").partition("=")[0].replace("-", "_")
-    ours = FOREIGN.get(name, name)
+    ours = FOREIGN_NAMES.get(name, name)
     if like := difflib.get_close_matches(ours if ours in known else name, known, 1, 0.8):
         why = f"did you mean --{like[0].replace('_', '-')}?"
-    elif name in FOREIGN:
-        why = f"in pools it is {FOREIGN[name]}"
+    elif name in FOREIGN_NAMES:
+        why = f"in pools it is {FOREIGN_NAMES[name]}"
     else:
-        why = "only pools in Python take it" if name in OWN else "there is no such option"
+        why = "only pools in Python take it" if name in OWN_NAMES else "there is no such option"
     parser.error(f"{argument}: {parser.prog} does not take it; {why}")
 
 

@@ -50,7 +50,7 @@ class Call:
         self._flight = flight
         self._record_end: Callable[..., object] = lambda *_: None
         if observed and flight.recorder is not None:
-            self._record_end = flight.recorder.asks(ids.tolist(), requests)
+            self._record_end = flight.recorder.ask_writer(ids.tolist(), requests)
         tokens = flight.states.tokens | ASK
         self._messages = flight.hosts.prepare_requests(ids, tokens, requests)
         pairs = zip(tokens[ids].tolist(), requests, strict=True)

@@ -81,7 +81,7 @@ class RequestedRestarts:
             ask(self._flight, usable, [request_of[i] for i in usable.tolist()])
         rest = np.setdiff1d(ids, usable).tolist()
         if recorder is not None:
-            recorder.asks(rest, [request_of[i] for i in rest])()
+            recorder.ask_writer(rest, [request_of[i] for i in rest])()
         for i, env_fn in fns.items():
             if supervisor is not None:
                 supervisor.set_env_fn(i, env_fn)

@@ -82,9 +82,9 @@ class Block:
         self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
         #: The actions that no array holds; None: arrays hold all. Not shared with other processes.
         self.object_actions = None if spaces.is_fixed(spec.action) else objects
-        self.ends = arrays["ends"]
+        self.results = arrays["results"]
         self.reward, self.terminated, self.truncated, self.mark = (
-            self.ends[name] for name in ("reward", "terminated", "truncated", "mark")
+            self.results[name] for name in ("reward", "terminated", "truncated", "mark")
         )
         #: For a ``Packer`` and a ``Reader`` of infos.
         self.info_memory: tuple[Any, Any] = arrays["info rows"].data, arrays["info tables"].data
@@ -148,7 +148,7 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
     """Return (name, shape, dtype, offset in bytes) of every field, and the total size in bytes."""
     n = spec.num_envs
     ends = [("reward", "f8", spec.reward), ("terminated", "?"), ("truncated", "?"), ("mark", "u2")]
-    wanted: list[tuple[str, tuple[int, ...], Any]] = [("ends", (n,), np.dtype(ends, align=True))]
+    wanted: list[tuple[str, tuple[int, ...], Any]] = [("results", (n,), np.dtype(ends, align=True))]
     layouts = [("obs", spec.obs), ("action", spec.action)]
     layouts += [("final", spec.obs)] if spec.finals else []
     for name, layout in layouts:

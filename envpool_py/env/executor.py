@@ -146,7 +146,7 @@ class Executor:
     def __call__(self, request: Request) -> Any:
         kind = KINDS[request.kind]
         if not kind.has_row:
-            has_failed = self._closed and self._is_new and self._pending is None  # the env_fn
+            has_failed = self._closed and self._is_recreated and self._pending is None  # the env_fn
             if has_failed and not kind.sets_up:
                 self._recreate()
             method = getattr(self, request.kind)
@@ -187,7 +187,7 @@ class Executor:
         if recreate:  # if that fails, the next reset tries it again
             self._recreate()
         self._options = options
-        self._is_new = restarts > 0 or is_new
+        self._is_recreated = restarts > 0 or is_new
         self._recycles_elsewhere = elsewhere
         if options.validate == ALWAYS:
             self.to_check |= {checks.ON_RESET, checks.ON_STEP}
@@ -201,7 +201,7 @@ class Executor:
         except ordinary(BaseException) as error:
             self.warn(checks.CLOSE, f"close raised {describe(error)}{place_of(error)}")
         self.heartbeat.begin(self.env_id, MAKING)
-        self._is_new = True  # and closed, until there is a new one
+        self._is_recreated = True  # and closed, until there is a new one
         self.inner_call = "env_fn"
         if not isinstance(self._env_fn, Recreated):
             self._env_fn = Recreated(self._env_fn)
@@ -247,7 +247,7 @@ class Executor:
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
         # An env that could not be recreated is closed too: its error comes first.
-        if self._closed and not (self._is_new and self._pending):
+        if self._closed and not (self._is_recreated and self._pending):
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
             self.heartbeat.begin(self.env_id)
@@ -395,7 +395,7 @@ class Executor:
     def _begin_episode(self, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         seed, options = kwargs.get("seed"), kwargs.get("options")
         rules = self._options
-        was_not_made = self._closed and self._is_new
+        was_not_made = self._closed and self._is_recreated
         is_due = rules.recycle is not None and self._num_resets >= rules.recycle
         if is_due and self._recycles_elsewhere:
             raise RecycleDue
@@ -407,7 +407,7 @@ class Executor:
         elif rules.reset_fn is not None and seed is None and options is None:
             seed, options = rules.reset_fn(self.env_id, episode)
             seed = None if seed is None else operator.index(seed)
-        elif self._is_new and seed is None and wrapper_layers.takes_seed(self.env):
+        elif self._is_recreated and seed is None and wrapper_layers.takes_seed(self.env):
             seed = seeding.of_restart(self._root_seed, self._num_restarts, episode)
         if seed is not None:
             kwargs["seed"] = seed
@@ -436,7 +436,7 @@ class Executor:
             self._check(checks.ON_RESET, obs, None)
         self.position = episode, False
         self._pending = None
-        self.inner_call, self._is_new = "", False
+        self.inner_call, self._is_recreated = "", False
         self._num_resets += 1
         return obs, info
 

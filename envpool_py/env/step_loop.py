@@ -73,7 +73,7 @@ class StepLoop:
         if block.finals:
             finals, beside = iter(block.finals), self._beside
             self._write_final = writer_of(block.spec.obs, finals, "final_obs", beside, ids)
-        self._words = block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1].data
+        self._words = block.results.view(np.int64).reshape(len(block.results), -1)[:, -1].data
         # For each env the object to step: the env itself if its next step needs nothing else.
         self._steppers: list[Any] = [None] * block.spec.num_envs
         for i, executor in self._executors.items():

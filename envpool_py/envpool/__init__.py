@@ -14,7 +14,7 @@ from envpool_py.errors import closed_on_error
 from envpool_py.options import Backend, check_count
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
 from envpool_py.pool.keywords import (
-    OWN,
+    OWN_NAMES,
     Fixed,
     PoolOptions,
     advice,
@@ -122,7 +122,7 @@ def make(
             raise TypeError(f"num_threads and {count} are the same option; pass one of them")
     fixed = {"wait_num": Fixed(size, "batch_size says it"), **_DECIDED}
     spec = find(task_id)
-    for name in given.keys() - OWN - {"num_threads"} | given.keys() & _OF_MAKE:
+    for name in given.keys() - OWN_NAMES - {"num_threads"} | given.keys() & _OF_MAKE:
         if name not in _OF_MAKE and (text := advice(name, "options", _OWN)):
             raise TypeError(f"envpool.make: {text}")
         if name in _OF_MAKE or given.get("backend") != "ray" or takes(spec, name):

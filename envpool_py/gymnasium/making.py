@@ -16,7 +16,7 @@ from envpool_py import env_by_name
 from envpool_py.env_by_name import Env
 from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv, VectorOptions
-from envpool_py.pool.keywords import OF_PROCESSES, WHOLE, Fixed, PoolOptions, check_env_kwargs
+from envpool_py.pool.keywords import PROCESS_OPTIONS, WHOLE, Fixed, PoolOptions, check_env_kwargs
 from envpool_py.pool.make import make
 
 _OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
@@ -24,7 +24,7 @@ _OWN = {"num_envs": "num_envs", "backend": "vectorization_mode", "wrappers": "wr
 _OWN |= {"env_kwargs": "the keywords of make_vec, which are the env's"}
 _ONE = ("num_envs", 1)
 _NO_PROCESSES = Fixed(None, "vectorization_mode='sync' has no worker processes; pass 'async'")
-_SYNC = dict.fromkeys(OF_PROCESSES | {"max_concurrency"}, _NO_PROCESSES)
+_SYNC = dict.fromkeys(PROCESS_OPTIONS | {"max_concurrency"}, _NO_PROCESSES)
 _BACKENDS: dict[Any, Any] = {None: "auto", "sync": "dummy", "async": "shmem"}
 
 

@@ -101,13 +101,13 @@ class PoolOptions(InProcessOptions, StartOptions, total=False):
 
 
 #: Options that only pools with processes take; of these, threads take ``step_timeout``.
-OF_PROCESSES = {"context", "start_method", *ProcessOptions.__annotations__}
+PROCESS_OPTIONS = {"context", "start_method", *ProcessOptions.__annotations__}
 #: All our options, and the arguments that a function has instead of ``env_fns``.
-OWN = {*ProcessPoolOptions.__annotations__, *OF_PROCESSES, "wait_num", "timeout"}
-OWN |= {"backend", "env_kwargs", "wrappers"}
+OWN_NAMES = {*ProcessPoolOptions.__annotations__, *PROCESS_OPTIONS, "wait_num", "timeout"}
+OWN_NAMES |= {"backend", "env_kwargs", "wrappers"}
 
 #: Arguments of other libraries' pools, and the names of ours.
-FOREIGN = {
+FOREIGN_NAMES = {
     "asynchronous": "ShmemVectorEnv, or backend='shmem' in envpool_py.make",
     "batch_size": "wait_num",
     "n_envs": "num_envs in envpool_py.make; a pool class has one env per env_fn",
@@ -120,12 +120,12 @@ FOREIGN = {
 }
 
 #: Our options that are meant by names of other libraries.
-MEANT = dict.fromkeys(("asynchronous", "vec_env_cls", "vectorization_mode"), "backend")
-MEANT |= {"batch_size": "wait_num", "n_envs": "num_envs"}
-MEANT |= dict.fromkeys(("num_workers", "num_threads", "max_concurrency"), "num_processes")
+MEANT_NAMES = dict.fromkeys(("asynchronous", "vec_env_cls", "vectorization_mode"), "backend")
+MEANT_NAMES |= {"batch_size": "wait_num", "n_envs": "num_envs"}
+MEANT_NAMES |= dict.fromkeys(("num_workers", "num_threads", "max_concurrency"), "num_processes")
 
 #: What says how to pass an option to something that does not take it.
-_HINTS = dict.fromkeys(OF_PROCESSES, "ShmemVectorEnv and SubprocVectorEnv take it") | {
+_HINTS = dict.fromkeys(PROCESS_OPTIONS, "ShmemVectorEnv and SubprocVectorEnv take it") | {
     "num_envs": "it has one env per env_fn; envpool_py.make(env, num_envs) makes copies",
     "backend": "the class decides; envpool_py.make takes it",
     "concurrent": "for envs that wait, use ThreadVectorEnv, or backend='thread' in envpool_py.make",
@@ -179,16 +179,16 @@ def check_options(
     if not unknown:
         return rest
     first, text = unknown[0], f"{name} does not take {', '.join(unknown)}"
-    names = {*known, *fixed, *FOREIGN, *_HINTS}
+    names = {*known, *fixed, *FOREIGN_NAMES, *_HINTS}
     found = "".join(difflib.get_close_matches(first, names, 1, 0.75))
-    meant, foreign = MEANT.get(found, found), found in FOREIGN.keys() - known
+    meant, foreign = MEANT_NAMES.get(found, found), found in FOREIGN_NAMES.keys() - known
     if foreign:
-        text = f"{found} is an argument of other libraries; here it is {FOREIGN[found]}"
+        text = f"{found} is an argument of other libraries; here it is {FOREIGN_NAMES[found]}"
     if meant in fixed:
         text += f"; {meant} must be {fixed[meant].value!r}, because {fixed[meant].reason}"
     elif meant == "num_processes" and "num_threads" in known:
         text += f"; {name} takes num_threads"
-    elif name == "DummyVecEnv" and first in OF_PROCESSES:
+    elif name == "DummyVecEnv" and first in PROCESS_OPTIONS:
         text += "; use SubprocVecEnv or ShmemVecEnv: make_vec_env(..., vec_env_cls=ShmemVecEnv)"
     elif meant in _HINTS.keys() - known and (not foreign or meant == "num_processes"):
         also = "" if meant == first else f"; {name} does not take {meant}"
@@ -226,19 +226,19 @@ def advice(
     ``place``: where the function takes options; ``own``: its name of some of them; ``fixed``: as in
     ``check_options``.
     """
-    names = {*OWN, *FOREIGN, *MEANT, *MEANT.values(), *own.values()}
+    names = {*OWN_NAMES, *FOREIGN_NAMES, *MEANT_NAMES, *MEANT_NAMES.values(), *own.values()}
     like = difflib.get_close_matches(key, names, 1, 0.85)
     if not like:
         return None
-    meant = MEANT.get(like[0], like[0])
+    meant = MEANT_NAMES.get(like[0], like[0])
     if meant in fixed:
         start = "" if key == meant else f"{key}: "
         return f"{start}{meant} must be {fixed[meant].value!r}, because {fixed[meant].reason}"
     if like[0] in own.values() or meant in own:
         return f"{key}: here it is {own.get(meant, like[0])}"
-    if meant in FOREIGN:
-        return f"{key}: here it is {FOREIGN[meant]}"
-    what = "is an option of the pool" if key in OWN else f"is no option; {meant} is"
+    if meant in FOREIGN_NAMES:
+        return f"{key}: here it is {FOREIGN_NAMES[meant]}"
+    what = "is an option of the pool" if key in OWN_NAMES else f"is no option; {meant} is"
     return f"{key} {what}; pass {place}={{{meant!r}: ...}}"
 
 

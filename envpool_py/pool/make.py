@@ -14,7 +14,7 @@ from envpool_py.options import Backend, Context, NumProcesses, RecoveryOptions
 from envpool_py.pool import arguments, backend_choice
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import (
-    OF_PROCESSES,
+    PROCESS_OPTIONS,
     ProcessPoolOptions,
     check_options,
     one_of,
@@ -113,7 +113,7 @@ def make(
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.
         partial = wait_num < num_envs or timeout is not None
-        needed = faults or partial or context is not None or not OF_PROCESSES.isdisjoint(given)
+        needed = faults or partial or context is not None or not PROCESS_OPTIONS.isdisjoint(given)
         chosen, count, caller_steps = backend_choice.choose(
             backend_choice.probe(env_fn, context, num_envs=num_envs),
             num_envs,

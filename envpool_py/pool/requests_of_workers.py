@@ -14,11 +14,11 @@ from envpool_py.worker.builtin_env_workers import BuiltinEnvWorker
 from envpool_py.worker.custom_worker_host import CustomWorkerHost
 
 #: The pool's call for each kind of request that has a reply.
-_CALLS = {"get_attr": "get_env_attr", "set_attr": "set_env_attr"}
-_CALLS |= {name: name for name in ("call", "apply", "render")}
+_METHODS = {"get_attr": "get_env_attr", "set_attr": "set_env_attr"}
+_METHODS |= {name: name for name in ("call", "apply", "render")}
 
 #: What to call in place of ``worker.step`` and ``worker.seed``: a pool tracks all rows of its envs.
-_INSTEAD = {"step": "step([action], [{}])", "seed": "reset([{}], seed=...)"}
+_CALL_INSTEAD = {"step": "step([action], [{}])", "seed": "reset([{}], seed=...)"}
 
 
 def join_workers(pool: Any, base: type) -> None:
@@ -35,12 +35,12 @@ def join_workers(pool: Any, base: type) -> None:
 
 def _answer(pool_ref: Callable[[], Any], base: type, i: int, request: Request) -> Any:
     """Answer a request to the worker of env ``i``; ValueError for a kind that has a row."""
-    if request.kind not in _CALLS:
-        instead = _INSTEAD.get(request.kind, "reset([{}])").format(i)
+    if request.kind not in _METHODS:
+        instead = _CALL_INSTEAD.get(request.kind, "reset([{}])").format(i)
         raise ValueError(f"env {i}: {request.kind}: this worker is in a pool; call pool.{instead}")
     pool = pool_ref()
     if pool is None:
         raise ClosedEnvironmentError(f"env {i}: the pool of this worker is closed")
-    call = getattr(base, _CALLS[request.kind])
+    call = getattr(base, _METHODS[request.kind])
     replies = call(pool, *request.args, id=i, **request.kwargs)
     return None if replies is None else replies[0]

@@ -30,7 +30,7 @@ from envpool_py.worker.worker_loop import EnvLoop
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.
-_GROUPS = {"action": ACTIONS, "positions": POSITIONS, "times": POSITIONS, "ends": ROWS}
+_GROUPS = {"action": ACTIONS, "positions": POSITIONS, "times": POSITIONS, "results": ROWS}
 _GROUPS |= {"obs": ROWS, "final": FINALS, "info rows": INFOS, "info tables": TABLES}
 
 #: An env that has been closed, or is being closed or made: its id, the phase, and items.

@@ -45,14 +45,14 @@ class RecordWriter:
         private = functools.partial(os.open, mode=0o600)
         self._file = open(path, "xb", buffering=0, opener=private)  # noqa: SIM115 - see close
         self._append(file_format.HEADER, json.dumps(facts).encode(), before=file_format.MAGIC)
-        self._begin = 0 if self._file.closed else self._file.tell()
+        self._start_position = 0 if self._file.closed else self._file.tell()
 
     def close(self) -> None:
         """Write that the run has ended here, close the file, and let go of the block.
 
         Without a request, as if its pool could not be made, the file is removed.
         """
-        if not self._file.closed and self._file.tell() == self._begin:
+        if not self._file.closed and self._file.tell() == self._start_position:
             self._path.unlink(missing_ok=True)
         self._write(file_format.CLOSED, [], [])
         self._file.close()
@@ -120,7 +120,7 @@ class RecordWriter:
         facts = [{name: request.kwargs[name] for name in names} for request in requests]
         self._write(file_format.RECREATED, ids, facts)
 
-    def asks(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[..., object]:
+    def ask_writer(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[..., object]:
         """Check requests without a row; the result, ``write(failed, dropped)``, is called later.
 
         If the requests may change an env, they are written then, but for those of envs that

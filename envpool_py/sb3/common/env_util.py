@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from typing_extensions import Never
 
 from envpool_py import env_by_name, extras
-from envpool_py.pool.keywords import OF_PROCESSES, WHOLE, Fixed, advice
+from envpool_py.pool.keywords import PROCESS_OPTIONS, WHOLE, Fixed, advice
 from envpool_py.sb3.called_in_workers import class_names, find_wrapper
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
@@ -22,7 +22,7 @@ from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
 #: Stable-Baselines3's names of our options.
 _OWN = {"num_envs": "n_envs", "backend": "vec_env_cls", "wrappers": "wrapper_class"}
 _DUMMY = Fixed(None, "DummyVecEnv has no worker processes; pass vec_env_cls=SubprocVecEnv")
-_IN_PROCESS = {**WHOLE, **dict.fromkeys(OF_PROCESSES, _DUMMY)}
+_IN_PROCESS = {**WHOLE, **dict.fromkeys(PROCESS_OPTIONS, _DUMMY)}
 
 
 def unwrap_wrapper(env: Any, wrapper_class: type[Any]) -> Any:
