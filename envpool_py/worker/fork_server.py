@@ -23,19 +23,22 @@ import sys
 import threading
 import types
 from collections.abc import Iterable
+from concurrent.futures import Future, InvalidStateError, wait
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from envpool_py import interrupts
 from envpool_py.env_by_name import modules_of_id
 from envpool_py.errors import warn
-from envpool_py.worker import cores_and_threads, file_descriptors
+from envpool_py.worker import cores_and_threads
 
 #: Seconds that a server may take to fork, before another one takes its place.
 ANSWERS_WITHIN = 5.0
 _VARIABLE = "ENVPOOL_PY_FORK_SERVER"
+#: What tells the pid and the exit code of a process, what writes to the process, and its pid.
+_Answer: TypeAlias = tuple[Connection, Connection, int]
 _lock = threading.Lock()  # pools that start at once in threads: one server reads the variable
 
 
@@ -65,26 +68,46 @@ class _Popen(popen_forkserver.Popen):
         finally:
             context.set_spawning_popen(None)
         try:
-            data = self._fork(server, ANSWERS_WITHIN)
+            answer = _answer(_fork(server, self._fds), ANSWERS_WITHIN)  # type: ignore[attr-defined]
         except (EOFError, ConnectionError, TimeoutError):  # it is about to end, or stopped
             _end(server)
-            data = self._fork(server, 10 * ANSWERS_WITHIN)
-        with os.fdopen(data, "wb") as file:
+            answer = _answer(_fork(server, self._fds), 10 * ANSWERS_WITHIN)  # type: ignore[attr-defined]
+        status, data, self.pid = answer
+        self.sentinel, self.finalizer = status.fileno(), util.Finalize(self, status.close)
+        with data, open(data.fileno(), "wb", closefd=False) as file:
             file.write(buffer.getbuffer())
 
-    def _fork(self, server: Any, seconds: float) -> int:
-        """Let the server fork the process; return what writes to it. TimeoutError: no answer."""
-        self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
-        self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
-        try:
-            if not file_descriptors.is_readable(self.sentinel, seconds):
-                raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")  # noqa: TRY301
-            self.pid = forkserver.read_signed(self.sentinel)
-        except BaseException:
-            self.finalizer()
-            os.close(data)
-            raise
-        return data  # type: ignore[no-any-return]
+
+def _fork(server: Any, fds: Any) -> Future[_Answer]:
+    """Let the server fork a process. In a thread: a server that imports or is stopped may hang it.
+
+    Until it has imported all, it does not fork; from Python 3.14 on, it does not even connect.
+    """
+    found: Future[_Answer] = Future()
+
+    def fork() -> None:
+        with contextlib.suppress(InvalidStateError):  # nobody waits any more
+            try:
+                status, data = server.connect_to_new_process(fds)
+                # They close the descriptors when they are deleted.
+                ends = Connection(status, writable=False), Connection(data, readable=False)
+                found.set_result((*ends, forkserver.read_signed(status)))
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                found.set_exception(error)
+
+    threading.Thread(target=fork, name="envpool_py fork server", daemon=True).start()
+    return found
+
+
+def _answer(found: Future[_Answer], limit: float, patience: float = math.inf) -> _Answer:
+    """Wait for the process, and warn after ``patience`` seconds; TimeoutError: it is late."""
+    if not wait([found], min(patience, limit, threading.TIMEOUT_MAX)).done and patience < limit:
+        text = "the fork server has not imported the modules of the envs"
+        warn(f"{text} after {patience:g} seconds; still waiting")
+        wait([found], min(limit - patience, threading.TIMEOUT_MAX))
+    if found.cancel():
+        raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")
+    return found.result()
 
 
 class _Process(context.ForkServerProcess):
@@ -113,7 +136,9 @@ class Context(context.ForkServerContext):
         False if it has not imported them within ``limit`` seconds.
         """
         users: Any = forkserver._forkserver  # noqa: SLF001
-        self._server.set_forkserver_preload([*users._preload_modules, __name__])  # noqa: SLF001
+        # Python 3.14 would import the main file before all others, with its tracebacks.
+        preload = [name for name in users._preload_modules if name != "__main__"]  # noqa: SLF001
+        self._server.set_forkserver_preload([*preload, __name__])
         path = spawn.get_preparation_data("")["sys_path"]
         names = sorted(modules_in(pickled) | _modules_of_main())
         with _lock, interrupts.deferred():  # an interrupt would leave a server without a pid
@@ -124,21 +149,11 @@ class Context(context.ForkServerContext):
             finally:
                 del os.environ[_VARIABLE]
         try:
-            with interrupts.deferred():
-                status, data = self._server.connect_to_new_process([])
-                # It closes the descriptor when it is deleted: an interrupt that comes at the end of
-                # a `with` statement skips what that would do.
-                connection = Connection(status, writable=False)
-                with os.fdopen(data, "wb") as file:
-                    file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
-            if not file_descriptors.is_readable(status, min(patience, limit)):
-                text = "the fork server has not imported the modules of the envs"
-                warn(f"{text} after {patience:g} seconds; still waiting")
-                left = None if limit == math.inf else limit - patience
-                if not file_descriptors.is_readable(status, left):
-                    return False
-            forkserver.read_signed(status)
-            del connection
+            _, data, _ = _answer(_fork(self._server, []), limit, patience)
+            with data, open(data.fileno(), "wb", closefd=False) as file:
+                file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
+        except TimeoutError:
+            return False
         except interrupts.ordinary(EOFError, ConnectionError):
             # An import has ended the server. Once it has ended, the processes get another one, and
             # raise the error again.
