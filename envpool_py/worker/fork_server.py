@@ -27,7 +27,7 @@ from concurrent.futures import Future, InvalidStateError, wait
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from envpool_py import interrupts
 from envpool_py.env_by_name import modules_of_id
@@ -37,8 +37,6 @@ from envpool_py.worker import cores_and_threads
 #: Seconds that a server may take to fork, before another one takes its place.
 ANSWERS_WITHIN = 5.0
 _VARIABLE = "ENVPOOL_PY_FORK_SERVER"
-#: What tells the pid and the exit code of a process, what writes to the process, and its pid.
-_Answer: TypeAlias = tuple[Connection, Connection, int]
 _lock = threading.Lock()  # pools that start at once in threads: one server reads the variable
 
 
@@ -68,39 +66,34 @@ class _Popen(popen_forkserver.Popen):
         finally:
             context.set_spawning_popen(None)
         try:
-            answer = _answer(_fork(server, self._fds), ANSWERS_WITHIN)  # type: ignore[attr-defined]
+            found = _fork(server, self._fds, ANSWERS_WITHIN)  # type: ignore[attr-defined]
         except (EOFError, ConnectionError, TimeoutError):  # it is about to end, or stopped
             _end(server)
-            answer = _answer(_fork(server, self._fds), 10 * ANSWERS_WITHIN)  # type: ignore[attr-defined]
-        status, data, self.pid = answer
+            found = _fork(server, self._fds, 10 * ANSWERS_WITHIN)  # type: ignore[attr-defined]
+        status, data, self.pid = found
         self.sentinel, self.finalizer = status.fileno(), util.Finalize(self, status.close)
-        with data, open(data.fileno(), "wb", closefd=False) as file:
-            file.write(buffer.getbuffer())
+        with data:
+            data.write(buffer.getbuffer())
 
 
-def _fork(server: Any, fds: Any) -> Future[_Answer]:
-    """Let the server fork a process. In a thread: a server that imports or is stopped may hang it.
+def _fork(server: Any, fds: Any, limit: float, patience: float = math.inf) -> tuple[Any, Any, int]:
+    """Let the server fork a process: what tells its exit code, a file that it reads, and its pid.
 
-    Until it has imported all, it does not fork; from Python 3.14 on, it does not even connect.
+    With a warning after ``patience`` seconds; TimeoutError after ``limit`` seconds. In a thread: a
+    server that imports does not fork, and from Python 3.14 on it does not even connect.
     """
-    found: Future[_Answer] = Future()
+    found: Future[tuple[Any, Any, int]] = Future()
 
     def fork() -> None:
         with contextlib.suppress(InvalidStateError):  # nobody waits any more
             try:
                 status, data = server.connect_to_new_process(fds)
-                # They close the descriptors when they are deleted.
-                ends = Connection(status, writable=False), Connection(data, readable=False)
+                ends = Connection(status, writable=False), os.fdopen(data, "wb")
                 found.set_result((*ends, forkserver.read_signed(status)))
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised below
                 found.set_exception(error)
 
     threading.Thread(target=fork, name="envpool_py fork server", daemon=True).start()
-    return found
-
-
-def _answer(found: Future[_Answer], limit: float, patience: float = math.inf) -> _Answer:
-    """Wait for the process, and warn after ``patience`` seconds; TimeoutError: it is late."""
     if not wait([found], min(patience, limit, threading.TIMEOUT_MAX)).done and patience < limit:
         text = "the fork server has not imported the modules of the envs"
         warn(f"{text} after {patience:g} seconds; still waiting")
@@ -135,10 +128,10 @@ class Context(context.ForkServerContext):
         ``threads``: see ``limit_threads``. There is a warning after ``patience`` seconds. Return
         False if it has not imported them within ``limit`` seconds.
         """
-        users: Any = forkserver._forkserver  # noqa: SLF001
+        preload: list[str] = forkserver._forkserver._preload_modules  # type: ignore[attr-defined]  # noqa: SLF001
         # Python 3.14 would import the main file before all others, with its tracebacks.
-        preload = [name for name in users._preload_modules if name != "__main__"]  # noqa: SLF001
-        self._server.set_forkserver_preload([*preload, __name__])
+        own = [name for name in preload if name != "__main__"]
+        self._server.set_forkserver_preload([*own, __name__])
         path = spawn.get_preparation_data("")["sys_path"]
         names = sorted(modules_in(pickled) | _modules_of_main())
         with _lock, interrupts.deferred():  # an interrupt would leave a server without a pid
@@ -149,9 +142,9 @@ class Context(context.ForkServerContext):
             finally:
                 del os.environ[_VARIABLE]
         try:
-            _, data, _ = _answer(_fork(self._server, []), limit, patience)
-            with data, open(data.fileno(), "wb", closefd=False) as file:
-                file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
+            _, data, _ = _fork(self._server, [], limit, patience)
+            with data:
+                data.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
         except TimeoutError:
             return False
         except interrupts.ordinary(EOFError, ConnectionError):
