@@ -23,6 +23,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterable
+from concurrent.futures import Future, InvalidStateError, wait
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,7 +32,7 @@ from typing import Any
 from envpool_py import interrupts
 from envpool_py.env_by_name import modules_of_id
 from envpool_py.errors import warn
-from envpool_py.worker import cores_and_threads, file_descriptors
+from envpool_py.worker import cores_and_threads
 
 #: Seconds that a server may take to fork, before another one takes its place.
 ANSWERS_WITHIN = 5.0
@@ -65,26 +66,41 @@ class _Popen(popen_forkserver.Popen):
         finally:
             context.set_spawning_popen(None)
         try:
-            data = self._fork(server, ANSWERS_WITHIN)
+            found = _fork(server, self._fds, ANSWERS_WITHIN)  # type: ignore[attr-defined]
         except (EOFError, ConnectionError, TimeoutError):  # it is about to end, or stopped
             _kill_server(server)
-            data = self._fork(server, 10 * ANSWERS_WITHIN)
-        with os.fdopen(data, "wb") as file:
-            file.write(buffer.getbuffer())
+            found = _fork(server, self._fds, 10 * ANSWERS_WITHIN)  # type: ignore[attr-defined]
+        status, data, self.pid = found
+        self.sentinel, self.finalizer = status.fileno(), util.Finalize(self, status.close)
+        with data:
+            data.write(buffer.getbuffer())
 
-    def _fork(self, server: Any, seconds: float) -> int:
-        """Let the server fork the process; return what writes to it. TimeoutError: no answer."""
-        self.sentinel, data = server.connect_to_new_process(self._fds)  # type: ignore[attr-defined]
-        self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
-        try:
-            if not file_descriptors.is_readable(self.sentinel, seconds):
-                raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")  # noqa: TRY301
-            self.pid = forkserver.read_signed(self.sentinel)
-        except BaseException:
-            self.finalizer()
-            os.close(data)
-            raise
-        return data  # type: ignore[no-any-return]
+
+def _fork(server: Any, fds: Any, limit: float, patience: float = math.inf) -> tuple[Any, Any, int]:
+    """Let the server fork a process: what tells its exit code, a file that it reads, and its pid.
+
+    With a warning after ``patience`` seconds; TimeoutError after ``limit`` seconds. In a thread: a
+    server that imports does not fork, and from Python 3.14 on it does not even connect.
+    """
+    found: Future[tuple[Any, Any, int]] = Future()
+
+    def fork() -> None:
+        with contextlib.suppress(InvalidStateError):  # nobody waits any more
+            try:
+                status, data = server.connect_to_new_process(fds)
+                ends = Connection(status, writable=False), os.fdopen(data, "wb")
+                found.set_result((*ends, forkserver.read_signed(status)))
+            except BaseException as error:  # noqa: BLE001 - raised below
+                found.set_exception(error)
+
+    threading.Thread(target=fork, name="envpool_py fork server", daemon=True).start()
+    if not wait([found], min(patience, limit, threading.TIMEOUT_MAX)).done and patience < limit:
+        text = "the fork server has not imported the modules of the envs"
+        warn(f"{text} after {patience:g} seconds; still waiting")
+        wait([found], min(limit - patience, threading.TIMEOUT_MAX))
+    if found.cancel():
+        raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")
+    return found.result()
 
 
 class _Process(context.ForkServerProcess):
@@ -112,8 +128,10 @@ class Context(context.ForkServerContext):
         ``threads``: see ``limit_threads``. There is a warning after ``patience`` seconds. Return
         False if it has not imported them within ``limit`` seconds.
         """
-        users: Any = forkserver._forkserver  # noqa: SLF001
-        self._server.set_forkserver_preload([*users._preload_modules, __name__])  # noqa: SLF001
+        preload: list[str] = forkserver._forkserver._preload_modules  # type: ignore[attr-defined]  # noqa: SLF001
+        # Python 3.14 would import the main file before all others, with its tracebacks.
+        own = [name for name in preload if name != "__main__"]
+        self._server.set_forkserver_preload([*own, __name__])
         path = spawn.get_preparation_data("")["sys_path"]
         names = sorted(modules_in(pickled) | _modules_of_main())
         with _lock, interrupts.deferred():  # an interrupt would leave a server without a pid
@@ -124,21 +142,11 @@ class Context(context.ForkServerContext):
             finally:
                 del os.environ[_SETTING_VAR]
         try:
-            with interrupts.deferred():
-                status, data = self._server.connect_to_new_process([])
-                # It closes the descriptor when it is deleted: an interrupt that comes at the end of
-                # a `with` statement skips what that would do.
-                connection = Connection(status, writable=False)
-                with os.fdopen(data, "wb") as file:
-                    file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
-            if not file_descriptors.is_readable(status, min(patience, limit)):
-                text = "the fork server has not imported the modules of the envs"
-                warn(f"{text} after {patience:g} seconds; still waiting")
-                left = None if limit == math.inf else limit - patience
-                if not file_descriptors.is_readable(status, left):
-                    return False
-            forkserver.read_signed(status)
-            del connection
+            _, data, _ = _fork(self._server, [], limit, patience)
+            with data:
+                data.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
+        except TimeoutError:
+            return False
         except interrupts.ordinary(EOFError, ConnectionError):
             # An import has ended the server. Once it has ended, the processes get another one, and
             # raise the error again.

@@ -105,8 +105,8 @@ class Supervisor:
     ) -> None:
         self.context = self._adopt_context(context)
         self._servers: list[Context] = []
-        # One process would share nothing; a user's own subclass of the context stays.
-        if num_processes > 1 and type(self.context).__name__ == "ForkServerContext":
+        # A user's own subclass of the context stays.
+        if type(self.context).__name__ == "ForkServerContext":
             self.context = self._server()
         self._pid = os.getpid()
         self.hosts: list[RemoteHost] = []

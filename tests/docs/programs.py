@@ -25,8 +25,9 @@ def programs(page):
     found = []
     for number, match in enumerate(BLOCK.finditer(text)):
         if ">>> " not in match[1]:
-            saved = SAVED_AS.findall(text[: match.start()].rpartition("\n## ")[2])
-            found.append((saved[-1] if saved else f"program{number}.py", match[1]))
+            section = text[: match.start()].rpartition("\n## ")[2]
+            default = "cell.py" if section.startswith("Jupyter") else f"program{number}.py"
+            found.append(([default, *SAVED_AS.findall(section)][-1], match[1]))
     return found
 
 
@@ -48,6 +49,9 @@ def run(page, folder, monkeypatch):
         paths[-1].write_text(code.replace(steps, fewer), encoding="utf-8")
     try:
         for path in paths:
-            runpy.run_path(str(path), run_name="__main__")
+            if path.name == "cell.py":  # a cell has no main guard, and is in no file
+                exec(path.read_text(), {"__name__": "__main__"})
+            else:
+                runpy.run_path(str(path), run_name="__main__")
     finally:
         forget(*folders)

@@ -104,12 +104,13 @@ AT_EXIT = """
                 print(pool.closed, error)
             pool.close()
 
-    kinds = envpool_py.ShmemVectorEnv, envpool_py.ThreadVectorEnv
-    pools = [kind([CountingEnv]) for kind in kinds]
-    # Handlers run in the reverse order.
-    atexit.unregister(multiprocessing.util._exit_function)
-    atexit.register(late)
-    atexit.register(multiprocessing.util._exit_function)
+    if __name__ == "__main__":
+        kinds = envpool_py.ShmemVectorEnv, envpool_py.ThreadVectorEnv
+        pools = [kind([CountingEnv]) for kind in kinds]
+        # Handlers run in the reverse order.
+        atexit.unregister(multiprocessing.util._exit_function)
+        atexit.register(late)
+        atexit.register(multiprocessing.util._exit_function)
 """
 
 
@@ -120,14 +121,16 @@ DAEMONS = """
     from envpool_py.worker import supervisor
     from tests.support.envs import FaultEnv
 
-    supervisor.GRACE = 0.3
-    pools = [kind([FaultEnv]) for kind in (envpool_py.ShmemVectorEnv, envpool_py.ThreadVectorEnv)]
-    for pool in pools:
-        pool.reset()
-        pool.send(["hang"])
-        threading.Thread(target=pool.recv, daemon=True).start()
-    while not all(pool._under_way for pool in pools):
-        pass
+    if __name__ == "__main__":
+        supervisor.GRACE = 0.3
+        kinds = envpool_py.ShmemVectorEnv, envpool_py.ThreadVectorEnv
+        pools = [kind([FaultEnv]) for kind in kinds]
+        for pool in pools:
+            pool.reset()
+            pool.send(["hang"])
+            threading.Thread(target=pool.recv, daemon=True).start()
+        while not all(pool._under_way for pool in pools):
+            pass
 """
 
 
@@ -196,13 +199,14 @@ NO_GUARD = """
     import envpool_py
     from envpool_py.testing import CountingEnv
 
-    pool = envpool_py.ShmemVectorEnv([CountingEnv] * 4, context="{}")
+    pool = envpool_py.ShmemVectorEnv([CountingEnv] * {num}, context="{context}")
 """
 
 
+@pytest.mark.parametrize("num", [1, 4])
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_without_a_main_guard_the_line_that_helps_is_alone(tmp_path, context):
-    done = run_script(tmp_path, NO_GUARD.replace("{}", context))
+def test_without_a_main_guard_the_line_that_helps_is_alone(tmp_path, context, num):
+    done = run_script(tmp_path, NO_GUARD.format(num=num, context=context))
     assert done.stderr.count("Traceback") == 1
     text = f"code 1 while starting; under '{context}' the program needs `if __name__ == "
     assert text in done.stderr.splitlines()[-1]
