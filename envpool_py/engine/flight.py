@@ -265,7 +265,9 @@ class Flight:
         self.advance(missing, 0.0, wanted)
         if self.unsettled is _NO_ENVS:  # else an earlier call has left it
             self.unsettled = None
-        left = self.recovery.recreate_due(min(longest, 1.0))
+        left: float | None = min(longest, 1.0)
+        if self.recovery.failed:
+            left = self.recovery.recreate_due(left)
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.timeout(left)
         return b"".join(self.arrivals.token_chunks) != before, 1.0 if left is None else left

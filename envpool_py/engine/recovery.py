@@ -253,8 +253,9 @@ class Recovery:
 
     def errors(self) -> dict[int, EnvError]:
         """Return the errors of the envs that are being recreated."""
-        found = {i: one for i, one in self.failed.items() if one.why is not WhyRecreated.RAISED}
-        return {i: one.errors[-1] for i, one in found.items() if one.errors}
+        failed = self.failed.items() if self.failed else ()  # most often there are none
+        raised = WhyRecreated.RAISED
+        return {i: one.errors[-1] for i, one in failed if one.errors and one.why is not raised}
 
     def count_and_renew(self, i: int, error: EnvError | None, *, is_lost: bool) -> None:
         """Count this error of env ``i``, if any, whose request was cancelled, and renew the env.

@@ -169,7 +169,8 @@ class EngineForSessions:
                 ids = flight.wait(1, None, None)
                 batch = engine.deliver(Selection(ids), resets=False, apart=found)
                 flight.unsettled = None
-                seconds = self._recovery.recreate_due(seconds) or 0.0  # begins with what has failed
+                if self._recovery.failed:  # begin with what has just failed
+                    seconds = self._recovery.recreate_due(seconds) or 0.0
         except NotYet as not_yet:  # all results were those of cancelled requests
             seconds = not_yet.seconds
         finally:

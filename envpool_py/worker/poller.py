@@ -120,10 +120,7 @@ class Poller:
         if self.bell.empty():  # else it is taken before the results are read
             self.bell.put(None)
         if (listener := self.listener) is not None:
-            try:  # no ``with``, as in ``collect``
-                listener()
-            except RuntimeError:  # its event loop was closed meanwhile
-                return
+            listener()
 
     def wake(self) -> None:
         """End a ``fetch`` that sleeps in another thread."""
