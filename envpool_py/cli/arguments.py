@@ -96,7 +96,10 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def count_or_auto(text: str) -> int | str:
-    return text if text == "auto" else at_least(1)(text)
+    try:
+        return text if text == "auto" else at_least(1)(text)
+    except ValueError:
+        raise UsageError(f"must be an integer or auto, got {text!r}") from None
 
 
 def seconds(text: str) -> float:
@@ -127,7 +130,7 @@ def episodes_folder(path: str) -> str:
         raise UsageError(str(error).replace("append to them (append=True), or ", "")) from None
     if folder.is_file():
         raise UsageError(f"{path}: is a file; episodes are written to a folder")
-    _check_folder(folder.resolve())
+    _check_folder(Path(os.path.realpath(folder)))  # ``resolve`` refuses a link to itself
     return path
 
 

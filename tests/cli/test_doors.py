@@ -87,5 +87,3 @@ def test_another_option_is_refused_with_a_reason(command, cli):
 def test_arguments_that_are_no_options(cli):
     assert "junk: envpool-py check does not take it; there is no such" in cli("check A junk").err
     assert "--foo: envpool-py does not take it" in cli("--foo").err
-    found = cli("collect CartPole-v1 --steps 3 --num-processes many").err
-    assert "argument --num-processes: invalid" in found
