@@ -23,6 +23,7 @@ from envpool_py.collector.file import earlier
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import FOREIGN, OWN
 from envpool_py.pool.pool_classes import BACKENDS, pool_class
+from envpool_py.record import file_format
 from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The exit status after Ctrl-C, and after the end of the output's reader, as shells have them: 128
@@ -117,6 +118,8 @@ def writable(path: str) -> str:
             raise UsageError(f"{path}: is not a regular file")
         if file.exists() and not os.access(file, os.W_OK):
             raise UsageError(f"{path}: is write-protected")
+        if file.exists() and file_format.is_record(file):
+            raise UsageError(f"{path}: is a record, and is not overwritten")
         _check_folder(file)
     return path
 

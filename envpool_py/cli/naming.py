@@ -114,7 +114,7 @@ def key_value(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key.isidentifier():
         raise UsageError(f"must be key=value, got {text!r}")
-    with contextlib.suppress(ValueError, SyntaxError):
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
         return key, ast.literal_eval(value)
     if value.lower() in ("true", "false", "none", "null"):  # as bare words they would be strings
         raise UsageError(f"{key} is {value}; Python writes True, False, None")

@@ -39,6 +39,7 @@ COLLECT = [
     (f"{COUNT} --policy {PARTS}:nothing", "'tests.cli.parts' has no 'nothing'"),
     (f"{COUNT} --wrapper {PARTS}:COUNT", "must be a class or function, got str; see"),
     (f"{COUNT} --policy os:getcwd", "--policy: policy is called as policy(obs, env_ids): too many"),
+    ("CartPole-v1 --env-kwarg x=" + "~" * 9_999 + "1", "is no Python literal"),
     (f"{COUNT} --num-processes few", "must be an integer or auto, got 'few'"),
     (f"{COUNT} --out LOOP", "--out: [Errno 17] File exists"),
     (f"{COUNT} --policy fractions:Fraction", "fractions:Fraction raised TypeError"),
