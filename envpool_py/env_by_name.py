@@ -70,7 +70,7 @@ def find(env: Env) -> Any:
                     hint += "; an env of PettingZoo: pass a callable that wraps it in PettingZooEnv"
             raise type(error)(f"{error}{hint}") from None
     if not callable(found):
-        raise TypeError(f"{env} is a {type(found).__name__}, not a class or function")
+        raise TypeError(f"{env} must be a class or function, got {type(found).__name__}")
     return found
 
 

@@ -198,7 +198,7 @@ def test_wrong_names(door):
     for env, error, text in [
         ("CartPol-v1", gym.error.Error, "CartPole"),
         ("Breakout-v5", gym.error.Error, "ALE/Breakout-v5"),
-        ("gymnasium:envs", TypeError, "is a module, not a class or function"),
+        ("gymnasium:envs", TypeError, "must be a class or function, got module"),
     ]:
         with pytest.raises(error, match=text):
             BY_NAME[door](env)

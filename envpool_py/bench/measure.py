@@ -28,7 +28,7 @@ import numpy as np
 
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
 from envpool_py.env import spaces
-from envpool_py.env.failures import describe, dumps_by_value
+from envpool_py.env.failures import describe, dumps_by_value, place_of
 from envpool_py.env.wrapper_layers import make_for_random_actions
 from envpool_py.errors import EnvError, name_exit
 from envpool_py.pool.pool_classes import DummyVectorEnv
@@ -214,6 +214,11 @@ def step_batches(
     return Measurement(steps, len(took), now - started, p50, p99)
 
 
+def in_one_line(error: BaseException) -> str:
+    """``ValueError: boom (reacher.py:41)``, with the last line of the user's code."""
+    return " ".join(describe(error).split()) + place_of(error)
+
+
 def compute(seconds: float) -> None:
     """Keep a core busy for so much CPU time, as a policy does."""
     if seconds:
@@ -258,6 +263,8 @@ def _main() -> None:
         found = [each[:-1] for each in measure(job)]  # the other process knows the callers
     except EnvError as error:  # the last line of stderr is shown
         sys.exit(error.message.partition("\n")[0])
+    except Exception as error:  # noqa: BLE001 - of the policy, or of an env that no pool holds
+        sys.exit(in_one_line(error))
     with answer:
         json.dump(found, answer)
 

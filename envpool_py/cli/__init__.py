@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
     except EnvError as error:
         complain(error.message.partition("\n")[0])
-        return 2
+        return 1 if error.request in ("reset", "step") else 2  # else an env could not be made
     except BrokenPipeError:
         # Python writes the rest of the output as it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

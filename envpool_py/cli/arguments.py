@@ -23,6 +23,7 @@ from envpool_py.collector.file import earlier
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import FOREIGN_NAMES, OWN_NAMES
 from envpool_py.pool.pool_classes import BACKENDS, pool_class
+from envpool_py.record import file_format
 from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The exit status after Ctrl-C, and after the end of the output's reader, as shells have them: 128
@@ -96,7 +97,10 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def count_or_auto(text: str) -> int | str:
-    return text if text == "auto" else at_least(1)(text)
+    try:
+        return text if text == "auto" else at_least(1)(text)
+    except ValueError:
+        raise UsageError(f"must be an integer or auto, got {text!r}") from None
 
 
 def seconds(text: str) -> float:
@@ -114,6 +118,8 @@ def writable(path: str) -> str:
             raise UsageError(f"{path}: is not a regular file")
         if file.exists() and not os.access(file, os.W_OK):
             raise UsageError(f"{path}: is write-protected")
+        if file.exists() and file_format.is_record(file):
+            raise UsageError(f"{path}: is a record, and is not overwritten")
         _check_folder(file)
     return path
 
@@ -127,7 +133,7 @@ def episodes_folder(path: str) -> str:
         raise UsageError(str(error).replace("append to them (append=True), or ", "")) from None
     if folder.is_file():
         raise UsageError(f"{path}: is a file; episodes are written to a folder")
-    _check_folder(folder.resolve())
+    _check_folder(Path(os.path.realpath(folder)))  # ``resolve`` refuses a link to itself
     return path
 
 

@@ -38,18 +38,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     env_fn = env_fn_of(args)
     shown: list[dict[str, Any]] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the checks catch those that matter
-        for stage, findings in stages_beside([env_fn] * args.num_envs, args.seconds):
-            if findings is not None:
-                shown.append({"stage": stage, "findings": [each._asdict() for each in findings]})
-            if args.json != "-":
-                _show(stage, findings)
-    levels = [each["level"] for stage in shown for each in stage["findings"]]
-    errors, warned = levels.count("error"), levels.count("warning")
-    facts = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
-    text = f"\n{args.env}: {counted(errors, 'error')}, {counted(warned, 'warning')}\n"
-    report(args, facts, lambda: sys.stdout.write(text))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the checks catch those that matter
+            for stage, found in stages_beside([env_fn] * args.num_envs, args.seconds):
+                if found is not None:
+                    shown.append({"stage": stage, "findings": [each._asdict() for each in found]})
+                if args.json != "-":
+                    _show(stage, found)
+    finally:  # after Ctrl-C too
+        levels = [each["level"] for stage in shown for each in stage["findings"]]
+        errors, warned = levels.count("error"), levels.count("warning")
+        facts = {"env": args.env, "errors": errors, "warnings": warned, "stages": shown}
+        text = f"\n{args.env}: {counted(errors, 'error')}, {counted(warned, 'warning')}\n"
+        report(args, facts, lambda: sys.stdout.write(text))
     return int(errors > 0 or (args.strict and warned > 0))
 
 

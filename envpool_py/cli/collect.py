@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import secrets
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial, update_wrapper
@@ -18,14 +18,16 @@ import numpy as np
 
 import envpool_py
 from envpool_py import extras
+from envpool_py.bench.measure import in_one_line
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, counted, exact
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import figures, separated, show_table
 from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
+from envpool_py.collector.policy import check_pool_and_policy
 from envpool_py.env.executor import Recreated
-from envpool_py.env.failures import describe
+from envpool_py.env.failures import describe, description_of, traceback_of
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
 
@@ -176,8 +178,9 @@ def _collect(
         if args.on_error == "raise":
             complain("--on-error restart goes on with a new env")
         return 1
-    except Exception:  # noqa: BLE001 - a policy's own error, say: its traceback tells where
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - a policy's own error, say
+        texts = description_of(error), traceback_of(error, error.__traceback__)
+        complain("\n\n".join(filter(None, texts)))
         return 1
     finally:
         seconds = time.perf_counter() - started
@@ -216,7 +219,7 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
     more = {} if args.video is None else {"render_mode": "rgb_array"}
     env_fn = env_fn_of(args, pettingzoo=True, **more)
     if args.video is not None:
-        filmed = partial(_filmed, env_fn, str(Path(args.video).resolve()))
+        filmed = partial(_filmed, env_fn, os.path.realpath(args.video))
         options["first"] = update_wrapper(filmed, env_fn)  # with the name for the record
     try:
         return arguments.pool_of(args, env_fn, columns=True, record=args.record, **options)
@@ -238,15 +241,15 @@ def _filmed(env_fn: Callable[[], Any], folder: str) -> Any:
 
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
     policy: Any = RandomPolicy if args.policy is None else args.policy.value
-    if not isinstance(policy, type):
-        return policy  # type: ignore[no-any-return]
     try:
-        made = policy(pool, args.seed)
+        made = policy(pool, args.seed) if isinstance(policy, type) else policy
     except Exception as error:  # noqa: BLE001 - the user's class may raise anything
         whose = "" if args.policy is None else f"--policy: {args.policy.name} raised "
-        raise UsageError(whose + describe(error)) from None
-    if not callable(made):
-        raise UsageError(f"--policy: {args.policy.name} has no __call__(obs, env_ids)")
+        raise UsageError(whose + in_one_line(error)) from None
+    try:
+        check_pool_and_policy(pool, made)
+    except TypeError as error:
+        raise UsageError(f"--policy: {error}") from None
     return made  # type: ignore[no-any-return]
 
 

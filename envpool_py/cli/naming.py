@@ -7,7 +7,6 @@ import ast
 import contextlib
 import difflib
 import functools
-import importlib.util
 import inspect
 import json
 import re
@@ -21,8 +20,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from envpool_py import env_by_name
+from envpool_py.bench.measure import in_one_line
 from envpool_py.bench.settings import MAKE, Setting
-from envpool_py.env.failures import describe, place_of
 
 
 class UsageError(argparse.ArgumentTypeError):
@@ -71,10 +70,10 @@ def load(place: str) -> ModuleType:
             folder, name = folder.parent, f"{folder.name}.{name}"
     find_in(folder)
     try:
-        module = importlib.import_module(name)
+        __import__(name)  # not by importlib, whose line would be named as the place
     except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs the user's code
-        text = " ".join(describe(error).split()) + place_of(error)
-        raise UsageError(f"can't import {place!r}: {text}") from None
+        raise UsageError(f"can't import {place!r}: {in_one_line(error)}") from None
+    module = sys.modules[name]
     found = getattr(module, "__file__", None) or "a built-in module"
     if is_file and Path(found).resolve() != file:
         raise UsageError(f"{place}: another module has the name {name!r}, {found}; rename the file")
@@ -92,8 +91,8 @@ def imported(text: str) -> Imported:
         near = did_you_mean(path, callables_of(module))
         raise UsageError(f"{place!r} has no {path!r}{near}")
     if not callable(found):
-        kind = type(found).__name__
-        raise UsageError(f"{module.__name__}:{path} is a {kind}, not a class or function")
+        text = f"{module.__name__}:{path} must be a class or function"
+        raise UsageError(f"{text}, got {type(found).__name__}")
     return Imported(text, found, module.__name__, path)
 
 
@@ -115,7 +114,7 @@ def key_value(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key.isidentifier():
         raise UsageError(f"must be key=value, got {text!r}")
-    with contextlib.suppress(ValueError, SyntaxError):
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
         return key, ast.literal_eval(value)
     if value.lower() in ("true", "false", "none", "null"):  # as bare words they would be strings
         raise UsageError(f"{key} is {value}; Python writes True, False, None")

@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt as error:
             if args.pdb:
                 pdb.post_mortem(error.__traceback__)
+            _report(args, batches, errors, "interrupted")
             raise
         except ValueError as error:  # the record is corrupt from there on
             complain(str(error))
@@ -78,11 +79,15 @@ def run(args: argparse.Namespace) -> int:
         end = "the record is complete"
     else:
         end = "the record ends here, without a close()"
+    _report(args, batches, errors, end)
+    return int(bool(errors))
+
+
+def _report(args: argparse.Namespace, batches: Replay, errors: list[str], end: str) -> None:
     facts = {"file": args.file, "env": args.env, "batches": batches.num_batches}
     facts |= {"complete": batches.complete, "errors": errors}
     text = f"{args.file}: batches repeated: {exact(batches.num_batches)}; {end}\n"
     report(args, facts, lambda: sys.stdout.write(text))
-    return int(bool(errors))
 
 
 def _debug(error: BaseException) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from envpool_py.bench import timeline
 from envpool_py.bench.timeline import Timeline
-from envpool_py.cli.arguments import add_shared, picture, pool_of, report
+from envpool_py.cli.arguments import add_shared, counted, picture, pool_of, report
 from envpool_py.cli.naming import add_env, env_fn_of
 from envpool_py.cli.tables import duration
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
 def summary(found: Timeline) -> Iterator[str]:
     """The parts of the time, and the env that was most often the last of its batch."""
     parts = [f"{np.mean(part):.0%} {kind}" for kind, part in timeline.shares(found).items()]
-    time = f"{len(found.batches)} batches in {duration(found.seconds)}"
+    time = f"{counted(len(found.batches), 'batch')} in {duration(found.seconds)}"
     yield f"{time}; an env on average: {', '.join(parts)}"
     last = timeline.last_of_batches(found)
     straggler = int(np.argmax(last))

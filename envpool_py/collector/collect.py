@@ -279,7 +279,7 @@ class AsyncCollector:
                     again = batch.ends & (done < stops)[batch.ids]
                     running -= int(np.count_nonzero(batch.ends & ~again))
                     self._go_on(batch, again, self._buffer)
-            except Exception as error:
+            except BaseException as error:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
                 if isinstance(error, EnvError):

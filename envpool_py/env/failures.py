@@ -61,7 +61,7 @@ def pack_failure(exception: BaseException, request: str) -> bytes:
         # An exception that cannot be unpickled here cannot be unpickled in the caller either.
         if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
             pickled = data
-    texts = _description_of(exception), _traceback_of(exception, exception.__traceback__)
+    texts = description_of(exception), traceback_of(exception, exception.__traceback__)
     return pickle.dumps((request, texts, pickled))
 
 
@@ -104,13 +104,13 @@ def stack_of(dump: str, number: int = 0) -> tuple[str, str]:
     return place_in(found[::-1]), dump.strip() if found else ""
 
 
-def _description_of(exception: BaseException) -> str:
+def description_of(exception: BaseException) -> str:
     """Return the description with the user's line."""
     first, newline, rest = describe(exception).partition("\n")
     return first + place_of(exception) + newline + rest
 
 
-def _traceback_of(exception: BaseException, trace: Any) -> str:
+def traceback_of(exception: BaseException, trace: Any) -> str:
     """Return the traceback ``trace`` of an exception without our frames, or ""."""
     try:
         kind = type(exception)
@@ -148,7 +148,7 @@ def env_error(
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
             trace = trace.tb_next
         cause = BaseException.with_traceback(cause, trace)
-        texts = _description_of(cause), partial(_traceback_of, cause, trace)
+        texts = description_of(cause), partial(traceback_of, cause, trace)
     arguments = f"env {env_id}: {request} raised {texts[0]}", (env_id,), request, texts[1]
     error = EnvError(*arguments)
     error.__cause__ = cause

@@ -34,7 +34,7 @@ class Hostile(CartPoleEnv):
             time.sleep(100)
         print("what an env prints is no answer")
         if how == "raises":
-            raise ValueError("boom")
+            raise ValueError("boom\\nand more")
         if how == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         if how == "hangs":
@@ -106,9 +106,9 @@ def test_the_caller_knows_the_rows_of_the_last_batch(is_partial, rows, monkeypat
 @pytest.mark.parametrize(
     ("env", "policy", "message"),
     [
-        ("hostile:raises-v0", None, "ValueError: boom"),
+        ("hostile:raises-v0", None, r"ValueError: boom and more \(hostile.py:13\)"),
         ("hostile:dies-v0", None, "was killed by SIGKILL"),
-        (parts.COUNT, parts.refuses, r"LookupError: got 2 rows, of envs \[0, 1\]"),
+        (parts.COUNT, parts.refuses, r"LookupError: got 2 rows, of envs \[0, 1\] \(parts.py:70\)"),
         (parts.COUNT, lambda *_: sys.exit(3), "exited with code 3"),
         (threading.Lock(), None, "the env can't be sent to a process: TypeError: .*"),
     ],

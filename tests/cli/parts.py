@@ -22,6 +22,11 @@ def shifted(env):
     return TransformReward(env, lambda reward: float(reward) + 1.0)
 
 
+def interrupted(env):
+    """Its first step is ended by Ctrl-C."""
+    return TransformReward(env, lambda _: os.kill(os.getpid(), signal.SIGINT))
+
+
 def raise_in_third_episode(env, _, row):
     if (env.episode, env.t) == (2, 2):
         raise ValueError("boom")

@@ -109,6 +109,7 @@ def test_whole_episodes_are_kept(line, complaint, tmp_path, cli):
     ended = cli(f"collect {line} --num-envs 2 --wait-num 2 --steps 900 --seed 3 --out {out}")
     assert ended.status == 1
     assert complaint in ended.err
+    assert "collect.py" not in ended.err, "frames of the package"
     last = f"envpool-py: ended by an error; kept 4 whole episodes in {out}"
     assert ended.err.splitlines()[-1] == last
     assert ended.table()["episodes"] == ["4"]

@@ -1,9 +1,13 @@
 """The commands take options of pools with the same meaning, or refuse them with a reason."""
 
+import json
+
 import pytest
 
 from envpool_py.bench import timeline
 from envpool_py.cli import arguments, bench, tune
+from envpool_py.cli.env_checks import stages
+from tests.cli.parts import COUNT, interrupted
 from tests.support.doors import FOREIGN, OPTIONS, held_by
 
 POOL = {"wait_num": 1, "num_processes": 1, "on_error": "restart", "context": "spawn"}
@@ -84,8 +88,23 @@ def test_another_option_is_refused_with_a_reason(command, cli):
         assert reason.startswith(REASONS)
 
 
+def test_ctrl_c_shows_and_writes_what_was_done(monkeypatch, tmp_path, cli):
+    cli(f"collect {COUNT} --episodes 4 --backend dummy --record {tmp_path}/a.record")
+    monkeypatch.setattr("envpool_py.cli.check.stages_beside", lambda fns, _: stages(fns))
+    for line, shown, key in (
+        (f"replay {tmp_path}/a.record --trust", "batches repeated: 1; interrupted", "batches"),
+        (f"check {COUNT}", "1 error, 0 warnings", "stages"),
+    ):
+        rest = f"--wrapper {interrupted.__module__}:interrupted --json {tmp_path}/a.json"
+        ended = cli(f"{line} {rest}")
+        assert (ended.status, ended.err, shown in ended.out) == (
+            130,
+            "envpool-py: interrupted\n",
+            True,
+        )
+        assert json.loads((tmp_path / "a.json").read_text())[key]
+
+
 def test_arguments_that_are_no_options(cli):
     assert "junk: envpool-py check does not take it; there is no such" in cli("check A junk").err
     assert "--foo: envpool-py does not take it" in cli("--foo").err
-    found = cli("collect CartPole-v1 --steps 3 --num-processes many").err
-    assert "argument --num-processes: invalid" in found

@@ -115,6 +115,11 @@ def test_failures_are_shown(failing, status, asked, tmp_path, cli):
     assert {each["pool"] for each in found if "error" in each} == {failing}
 
 
+def test_a_step_that_fails_is_no_bad_input(tmp_path, cli):
+    ended = cli(f"timeline tests.cli.parts:raising --out {tmp_path}/a.png")
+    assert (ended.status, "step raised ValueError: boom" in ended.err) == (1, True)
+
+
 def test_ctrl_c_keeps_what_was_measured(asked, tmp_path, cli):
     asked.failing["make"] = KeyboardInterrupt()
     ended = cli(f"bench CartPole-v1 --json {tmp_path}/a.json")

@@ -32,6 +32,7 @@ def test_a_reset_is_no_step(mode, tmp_path, cli):
             if mode is None and (terminated | truncated)[0]:
                 pool.reset()
     assert lengths == [3, 3, 3]
+    assert "is a record, and is not overwritten" in cli(f"show {path} --json {path}").err
     assert json.loads(cli(f"show {path} --json -").out)["steps"] == 9
 
 

@@ -188,17 +188,18 @@ def test_what_has_ended_is_yielded_before_the_error_of_an_env(place, wait_num, m
     assert [(episode.env_id, len(episode)) for episode in found] == [(0, 3), (2, 3)]
 
 
-def test_what_has_ended_is_yielded_before_the_error_of_a_policy():
+@pytest.mark.parametrize("error", [LookupError, KeyboardInterrupt])
+def test_what_has_ended_is_yielded_before_the_error_of_a_policy(error):
     def policy(obs, env_ids):
         if (obs[:, 1] == 1).any():
-            raise LookupError("the second episode")
+            raise error("the second episode")
         return 0 * env_ids
 
     with DummyVectorEnv(counts(2, 2, 3)) as pool:
         episodes = AsyncCollector(pool, policy).episodes()
         # The batch of env 0's reset is that in which env 1's first episode ends.
         assert [next(episodes).env_id, next(episodes).env_id] == [0, 1]
-        with pytest.raises(LookupError, match="the second episode"):
+        with pytest.raises(error, match="the second episode"):
             next(episodes)
 
 

@@ -19,8 +19,9 @@ from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
 class VecVideoRecorder(ResultWrapper):
     """Records ``video_length`` steps when the trigger returns True.
 
-    The trigger gets the number of steps made, at resets and after steps without a recording. A file
-    is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` in ``video_folder``, and
+    The trigger gets the number of steps made, at resets and after steps without a recording; at a
+    reset it ends a recording and begins another. A file is
+    ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` in ``video_folder``, and
     begins with the frame before its first step. Frames are written at once; ``close`` ends a
     recording. Videos have the envs' ``render_fps``, else 30 frames per second. The attribute
     ``video_path`` is the file of the latest recording, which has ``num_frames``. UnsuitableEnvError
@@ -53,12 +54,17 @@ class VecVideoRecorder(ResultWrapper):
         self.video_name = self.video_path = ""
 
     def _after_reset(self, obs: Any) -> Any:
-        self._record()
+        if self.record_video_trigger(self.step_id):
+            self._stop()
+            self._begin()
         return obs
 
     def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         self.step_id += 1
-        self._record()
+        if self.recording:
+            self._record()
+        elif self.record_video_trigger(self.step_id):
+            self._begin()
         if self.num_frames > self.video_length:
             self._stop()
         return obs, rewards, dones, infos
@@ -68,19 +74,20 @@ class VecVideoRecorder(ResultWrapper):
         """Whether a recording has begun and not ended."""
         return self._encoder is not None
 
+    def _begin(self) -> None:
+        """Begin a recording with the frame before its first step."""
+        last = self.step_id + self.video_length
+        self.video_name = f"{self.name_prefix}-step-{self.step_id}-to-step-{last}.mp4"
+        self.video_path = str(Path(self.video_folder) / self.video_name)
+        self.num_frames = 0
+        self._record()
+
     def _record(self) -> None:
-        """Write a frame of the recording, or of one that begins now."""
-        if not self.recording:
-            if not self.record_video_trigger(self.step_id):
-                return
-            last = self.step_id + self.video_length
-            self.video_name = f"{self.name_prefix}-step-{self.step_id}-to-step-{last}.mp4"
-            self.video_path = str(Path(self.video_folder) / self.video_name)
-            self.num_frames = 0
+        """Write a frame."""
         frame = self.venv.render()
         if not isinstance(frame, np.ndarray):
             text = f"render returned a {type(frame).__name__}, no array; the recording ends here"
-            warnings.warn(f"{self.video_name}: {text}", stacklevel=4)
+            warnings.warn(f"{self.video_name}: {text}", stacklevel=5)
             self._stop()
             return
         if self._encoder is None:
