@@ -35,12 +35,12 @@ class RequestedRestarts:
         self._flight.advance(0, 0.0, set())  # handles processes that have ended
         lost = [i for i in self._states.unread if self._recreation.row_error(i) is not None]
         self._flight.cancel(ids[np.isin(ids, lost)])
-        dead = ids[self._states.state[ids] == DEAD]
-        failed = self._recreation.failed
-        left = [i for i, one in failed.items() if one.why is WhyRecreated.REQUESTED]
-        dead = np.union1d(dead, ids[np.isin(ids, left)])
-        if len(dead):
+        left = [i for i, f in self._recreation.failed.items() if f.why is WhyRecreated.REQUESTED]
+        dead = ids[(self._states.state[ids] == DEAD) | np.isin(ids, left)]
+        while len(dead):
             self.restart(dead)
+            ids = np.setdiff1d(ids, dead)
+            dead = ids[self._states.state[ids] == DEAD]  # whose process has ended meanwhile
 
     def restart(self, ids: IdArray) -> None:
         """Recreate these envs, and all other envs of their processes that have ended.

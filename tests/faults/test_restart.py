@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import gymnasium as gym
+import psutil
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
@@ -108,6 +109,21 @@ def test_a_later_error_of_a_dead_env_names_no_other():
         with pytest.raises(WorkerDiedError) as later:
             pool.step([""], [0])
         assert (first.value.env_ids, later.value.env_ids) == ((0, 1), (0,))
+
+
+def test_a_reset_restarts_a_process_that_ends_while_it_restarts_another():
+    def make_after(pid):
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: not psutil.pid_exists(pid))  # the pool has noticed it
+        return envs.FaultEnv()
+
+    with reset_pool("shmem-fork") as pool:
+        (pid,) = pool.apply(lambda _: os.getpid(), id=[1])
+        with pytest.raises(WorkerDiedError):
+            pool.step(["SIGKILL", "", ""])
+        pool.recv()
+        pool.engine.hosts.supervisor.set_env_fn(0, functools.partial(make_after, pid))
+        assert pool.reset()[0].tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0]]
 
 
 @pytest.mark.parametrize("timeout", [None, 20.0])
