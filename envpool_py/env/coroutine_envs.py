@@ -8,6 +8,7 @@ runs in a greenlet of the loop's thread, see ``Runner``. Elsewhere a thread wait
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import inspect
 import os
 import queue
@@ -23,7 +24,6 @@ from typing import Any
 import gymnasium as gym
 
 from envpool_py.env.end_forked_copies import EndingCopies
-from envpool_py.env.loop_bell import LoopBell
 
 
 class _Loop(threading.Thread):
@@ -34,6 +34,7 @@ class _Loop(threading.Thread):
         self.users = 0
         self.started: Future[None] = Future()
         self._calls: deque[Callable[[], object]] = deque()
+        self._num_turns, self._woken_in_turn = 0, -1
         self.start()
 
     def run(self) -> None:
@@ -42,10 +43,8 @@ class _Loop(threading.Thread):
         async def main() -> None:
             self.stop = asyncio.Event()
             self.loop = asyncio.get_running_loop()
-            self._bell = LoopBell(self.loop, self._call_all)
             self.started.set_result(None)
             await self.stop.wait()
-            self._bell.close()
 
         try:
             import greenlet  # noqa: PLC0415 - as above
@@ -59,9 +58,16 @@ class _Loop(threading.Thread):
     def call(self, function: Callable[[], object]) -> None:
         """Call this in the loop, from any thread; the calls of one moment wake the loop once."""
         self._calls.append(function)
-        self._bell.ring()
+        if self._woken_in_turn != (turn := self._num_turns):
+            empty = contextvars.Context()  # envs do not see the variables of this caller
+            try:  # no ``with``: it takes as long as all this
+                self.loop.call_soon_threadsafe(self._call_all, context=empty)
+            except RuntimeError:  # the loop has ended
+                return
+            self._woken_in_turn = turn  # an interrupt before this costs one wake-up more
 
     def _call_all(self) -> None:
+        self._num_turns += 1
         while self._calls:
             self._calls.popleft()()
 

@@ -77,10 +77,18 @@ def listening(
     if hosts.supervisor is None:
         yield _LOOK_EVERY
         return
-    from envpool_py.env.loop_bell import LoopBell  # noqa: PLC0415 - as asyncio
+    poller, called = hosts.supervisor.poller, list[None]()
 
-    poller, bell = hosts.supervisor.poller, LoopBell(loop, look)
-    poller.listener = bell.ring
+    def answer() -> None:
+        called.clear()  # first: a result that arrives from now on calls again
+        look()
+
+    def ring() -> None:
+        if not called:  # one call of the loop for all results that arrive before it
+            called.append(None)
+            loop.call_soon_threadsafe(answer)
+
+    poller.listener = ring
     fd = poller.duplicate()
     if fd >= 0:
         loop.add_reader(fd, look)
@@ -88,6 +96,5 @@ def listening(
         yield 1.0 if (poller.rings or fd >= 0) and not hosts.local else _LOOK_EVERY
     finally:
         poller.listener = None
-        bell.close()
         if fd >= 0:
             loop.remove_reader(fd)

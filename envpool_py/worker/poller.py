@@ -120,7 +120,10 @@ class Poller:
         if self.bell.empty():  # else it is taken before the results are read
             self.bell.put(None)
         if (listener := self.listener) is not None:
-            listener()
+            try:  # no ``with``, as in ``collect``
+                listener()
+            except RuntimeError:  # its event loop was closed meanwhile
+                return
 
     def wake(self) -> None:
         """End a ``fetch`` that sleeps in another thread."""
