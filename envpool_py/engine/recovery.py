@@ -253,9 +253,10 @@ class Recovery:
 
     def errors(self) -> dict[int, EnvError]:
         """Return the errors of the envs that are being recreated."""
-        failed = self.failed.items() if self.failed else ()  # most often there are none
-        raised = WhyRecreated.RAISED
-        return {i: one.errors[-1] for i, one in failed if one.errors and one.why is not raised}
+        if not self.failed:
+            return {}
+        found = {i: one for i, one in self.failed.items() if one.why is not WhyRecreated.RAISED}
+        return {i: one.errors[-1] for i, one in found.items() if one.errors}
 
     def count_and_renew(self, i: int, error: EnvError | None, *, is_lost: bool) -> None:
         """Count this error of env ``i``, if any, whose request was cancelled, and renew the env.
