@@ -23,10 +23,10 @@ NEXT_STEP, SAME_STEP = "next_step", "same_step"
 FIRST, ALWAYS, OFF = "first", "always", "off"
 
 #: The spellings of ``autoreset_mode``: ours, and Gymnasium's.
-_Ours: TypeAlias = Literal["next_step", "same_step", "disabled"]
+_OurModes: TypeAlias = Literal["next_step", "same_step", "disabled"]
 _Names: TypeAlias = Literal["NEXT_STEP", "SAME_STEP", "DISABLED"]
 _Values: TypeAlias = Literal["NextStep", "SameStep", "Disabled"]
-Autoreset: TypeAlias = _Ours | _Names | _Values | gym.vector.AutoresetMode | None
+Autoreset: TypeAlias = _OurModes | _Names | _Values | gym.vector.AutoresetMode | None
 Validate: TypeAlias = Literal["first", "always", "off"]
 OnError: TypeAlias = Literal["raise", "restart"]
 #: Worker processes: so many; as many as is best; one for each env.

@@ -34,7 +34,7 @@ from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool.arguments import check_wait_num
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.engine_for_interfaces import settled
+from envpool_py.pool.engine_for_interfaces import drained_rows
 from envpool_py.seeding import Seed
 from envpool_py.worker.builtin_env_workers import DummyEnvWorker
 
@@ -283,7 +283,7 @@ class AsyncCollector:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
                 if isinstance(error, EnvError):
-                    for result in settled(self.pool):
+                    for result in drained_rows(self.pool):
                         yield from self._ended(self._receive(result))
                 raise
             used = self._uses()
@@ -501,7 +501,7 @@ class AsyncCollector:
 
     def _start_afresh(self, env_ids: Sequence[int]) -> None:
         """Start episodes, once what an earlier loop has left in flight is fetched and dropped."""
-        for _ in settled(self.pool):
+        for _ in drained_rows(self.pool):
             pass
         self._forget_running()
         with self._partial_batches():

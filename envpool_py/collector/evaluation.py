@@ -25,7 +25,7 @@ from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.engine_for_interfaces import settled
+from envpool_py.pool.engine_for_interfaces import drained_rows
 
 #: The seed and the options of the reset that begins an episode.
 Task = tuple[int | None, dict[str, Any] | None]
@@ -131,7 +131,7 @@ def evaluate(
     for n, task in enumerate(chosen):
         if not (isinstance(task, (tuple, list)) and len(task) == 2):
             raise TypeError(f"evaluate: task {n} must be a (seed, options), got {task!r}")
-    for _ in settled(pool):  # requests before this call
+    for _ in drained_rows(pool):  # requests before this call
         pass
     bar: Any = contextlib.nullcontext()
     if progress:

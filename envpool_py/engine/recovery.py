@@ -1,6 +1,7 @@
 """What becomes of the errors of envs: each is raised, or its env is recreated and reports it.
 
-This is decided here, and for an env that cannot be recreated in ``Recreation._try_again``:
+This is decided here, for an env that cannot be recreated in ``Recreation._try_again``, and for the
+time-out of a session in ``EngineForSessions.stop``:
 
 1. The process of an env ends, or an env raises in place of its row: ``handle_errors`` decides
    whether to raise the error or to recreate the env, and when; ``failed.delay`` has the rule.

@@ -96,7 +96,7 @@ class Executor:
         self.warn: Callable[[str, str], object] = lambda _, text: warn(f"env {self.env_id}: {text}")
         #: Called with the observation that ends an episode before the reset, which may overwrite
         #: it; returns what ``final_obs`` is in the info of the row.
-        self.keep_final: Callable[[Any], Any] = spaces.snapshot
+        self.save_final_obs: Callable[[Any], Any] = spaces.snapshot
         #: What is still to check: the row of a reset, of a step, of a step after the end of an
         #: episode, a flag that is None, and a cast that loses digits.
         self.to_check = {checks.ON_RESET, checks.ON_STEP, checks.AFTER_END, checks.FLAG}
@@ -314,7 +314,7 @@ class Executor:
             self._pending = self.reset
         if self._options.autoreset_mode != SAME_STEP or self._no_autoreset:
             return row
-        last = first = self.keep_final(obs)
+        last = first = self.save_final_obs(obs)
         final = spaces.snapshot(info) if info else {}
         begun: dict[str, Any] = {}
         try:

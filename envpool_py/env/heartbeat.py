@@ -39,7 +39,7 @@ class Heartbeat:
         limited: bool = False,
     ) -> None:
         self.is_read = limited or enter is not None
-        self._limited = limited
+        self._has_limit = limited
         self.numbers: Any = None if row is None else row.data
         row = np.zeros(ROW_LENGTH, np.int64) if row is None else row
         self._numbers: Any = row.data
@@ -58,7 +58,7 @@ class Heartbeat:
         # In this order, so that the parent may read a time that is too late, but never too early.
         self._times[1] = time.monotonic()
         self._numbers[4] = phase
-        self._numbers[0] = i + 1 if phase or (self._limited and not sets_up) else ~i
+        self._numbers[0] = i + 1 if phase or (self._has_limit and not sets_up) else ~i
         self.enter()
 
     def end(self) -> None:

@@ -80,7 +80,7 @@ class StepLoop:
             executor.env_id, executor.heartbeat = i, self._heartbeat
             executor.times = block.times[i].data if len(block.times) else None
             executor.warn = self._warn
-            executor.keep_final = partial(self._keep_final, i)
+            executor.save_final_obs = partial(self._keep_final, i)
             self._steppers[i] = executor.stepper
         self._actions = actions_of(block, ids)
         self._run = self._make_run()

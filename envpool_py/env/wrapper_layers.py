@@ -14,7 +14,7 @@ from envpool_py.interrupts import ordinary
 #: of a row belong to one agent.
 EPISODE_OVER = "_envpool_py_episode_over"
 
-_REQUIRED: Any = object()
+_NO_DEFAULT: Any = object()
 
 
 def layers_of(env: Any) -> list[Any]:
@@ -65,14 +65,14 @@ def has_own(layer: Any, name: str) -> bool:
     return hasattr(layer, name)
 
 
-def lookup(env: Any, name: str, default: Any = _REQUIRED) -> Any:
+def lookup(env: Any, name: str, default: Any = _NO_DEFAULT) -> Any:
     """Return an attribute of the env as ``gymnasium.Env.get_wrapper_attr`` does."""
     for layer in layers_of(env):
         try:
             return getattr(layer, name)
         except AttributeError:
             continue
-    if default is not _REQUIRED:
+    if default is not _NO_DEFAULT:
         return default
     raise AttributeError(
         f"neither {type(env).__name__} nor an env that it wraps has the attribute {name!r}"

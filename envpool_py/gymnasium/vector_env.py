@@ -371,7 +371,7 @@ class VectorEnv(PoolAdapter, gym.vector.VectorEnv[Any, Any, Any]):
         self._keep(pool.batch_ids, batch)
         if pool.waiting_id:
             raise TimeoutError
-        pool._inner.check_returned(self._ids)  # a signal handler may have raised
+        pool._inner.check_not_cancelled(self._ids)  # a signal handler may have raised
 
     def _keep(self, ids: Array, batch: Sequence[Any]) -> None:
         rows = (_columns(self._layout, batch[0]), *batch[1:])

@@ -39,7 +39,7 @@ class EngineForInterfaces:
         """Raise AlreadyPendingCallError for an env in flight, EnvError if its process has ended."""
         self._engine.states.check_free(ids)
 
-    def check_returned(self, ids: IdArray) -> None:
+    def check_not_cancelled(self, ids: IdArray) -> None:
         """Raise ResetNeeded if the request of one of these envs was cancelled by an interrupt."""
         states = self._engine.states
         if INTERRUPTED in states.state[ids]:
@@ -156,7 +156,7 @@ class EngineForInterfaces:
         return digest.of_observations(self._engine.block.obs_leaves, parts, 1)[0]
 
 
-def settled(pool: Any) -> Iterator[StepResult]:
+def drained_rows(pool: Any) -> Iterator[StepResult]:
     """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
     while pool.waiting_id:
         with suppressed(EnvError):

@@ -456,7 +456,8 @@ class Sessions:
                             break
                 self._free[i] = rests_until
         for i, error in lost.items():
-            self._set_result(i, error)
+            if self._set_result(i, error):  # else the limit is that of a request that was cancelled
+                self._deadlines.pop(i, None)
         now = self._loop.time()
         if now >= self._first_deadline:
             self._stop_late(now)

@@ -37,7 +37,7 @@ class Spinning:
         self._allowed = allowed
         self.spin_for = FIRST_SPIN if allowed else 0.0
         self._gap = FIRST_SPIN
-        self._pause = 0
+        self._skips = 0
         self._next_pause = _FIRST_PAUSE
 
     def note(self, gap: float, spun: float, computed: float) -> None:
@@ -49,13 +49,13 @@ class Spinning:
         if not self._allowed:
             return
         self._gap = gap if gap > self._gap else 0.9 * self._gap + 0.1 * gap
-        if self._pause:
-            self._pause -= 1
+        if self._skips:
+            self._skips -= 1
         elif spun > _BRIEF_SPIN and spun - computed > _PUSHED_ASIDE * spun:
-            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _MAX_PAUSE)
+            self._skips, self._next_pause = self._next_pause, min(2 * self._next_pause, _MAX_PAUSE)
         elif spun:
             self._next_pause = max(self._next_pause - 1, _FIRST_PAUSE)
-        if self._pause or self._gap > LONGEST_SPIN:
+        if self._skips or self._gap > LONGEST_SPIN:
             self.spin_for = 0.0
             self._gap = min(self._gap, 1.5 * LONGEST_SPIN)  # so that one long pause counts little
         else:

@@ -44,7 +44,7 @@ class InlineHost:
         self.ids = list(executors)
         # The values of results that the block cannot hold, or their errors, by the env's id; for
         # replies by the id and the bit ``ASK``.
-        self._beside: dict[int, Beside | EnvError] = {}
+        self._items: dict[int, Beside | EnvError] = {}
         # Tokens that are not reported yet, and an iterator over those that are not begun yet.
         self._queue: tuple[list[int], Iterator[int]] = [], iter(())
         self._requests: dict[int, Request] = {}
@@ -61,22 +61,22 @@ class InlineHost:
         self._loop = StepLoop(block, self._executors, self._keep_beside, self._keep_error)
 
     def item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as RemoteHost
-        return self._beside[token & (ID_MASK | ASK)]
+        return self._items[token & (ID_MASK | ASK)]
 
     def forget_item(self, token: int) -> None:
-        self._beside.pop(token & (ID_MASK | ASK), None)
+        self._items.pop(token & (ID_MASK | ASK), None)
 
     def _keep_beside(self, token: int, beside: Beside) -> None:
         # Copies, because the env may change its values later.
         values = beside if "reply" in beside else spaces_.snapshot(beside)
-        self._beside[token & (ID_MASK | ASK)] = values
+        self._items[token & (ID_MASK | ASK)] = values
 
     def _keep_error(self, token: int, kind: str, error: BaseException) -> None:
         if is_interrupt(error):
             raise error
         if self._closed:
             raise ClosedEnvironmentError("the pool was closed meanwhile; make a new pool") from None
-        self._beside[token & (ID_MASK | ASK)] = env_error(error, token & ID_MASK, kind)
+        self._items[token & (ID_MASK | ASK)] = env_error(error, token & ID_MASK, kind)
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:  # noqa: ARG002 - see `run`
         return partial(self._send, memoryview(data).cast("q").tolist(), {})
@@ -139,7 +139,7 @@ class InlineHost:
     def settle(self, token_chunks: list[bytes]) -> list[int]:
         """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
         begun = self._report(token_chunks)
-        if not begun or isinstance(self._beside.get(begun[-1] & (ID_MASK | ASK)), EnvError):
+        if not begun or isinstance(self._items.get(begun[-1] & (ID_MASK | ASK)), EnvError):
             return []  # it had raised, which is a result
         return [begun[-1] & ID_MASK]
 
@@ -149,7 +149,7 @@ class InlineHost:
         self._requests = {t: r for t, r in self._requests.items() if t in kept}
         self._set_queue(kept)
         for i in ids:
-            self._beside.pop(i, None)
+            self._items.pop(i, None)
         return ids - {token & ID_MASK for token in left}
 
     def close(self) -> list[EnvError]:

@@ -10,8 +10,9 @@ import weakref
 import gymnasium as gym
 import pytest
 
-from envpool_py import EnvError
+from envpool_py import EnvError, ShmemVectorEnv, ThreadVectorEnv
 from tests.sessions.helpers import outcomes_of
+from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
 
 KINDS = (ConnectionError, KeyError)
@@ -133,3 +134,40 @@ def test_nothing_rests_if_no_other_env_is_there(count, worked):
     with PLACES["thread"]([TaskEnv] * count, restart_backoff=1e4) as pool:
         tasks = [*([-1] if worked else []), *range(30)]
         assert outcomes_of(pool, conversation, tasks).failed.sum() == 30
+
+
+class SlowAgain(TaskEnv):
+    """Made a second time, it waits for a file. Its action 1 raises."""
+
+    def __init__(self, number, folder):
+        super().__init__()
+        made = folder / str(number)
+        assert not made.exists() or wait_until((folder / "go on").exists)
+        made.touch()
+
+    def step(self, action):
+        if action:
+            raise ConnectionError("refused")
+        return super().step(action)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [ShmemVectorEnv, ThreadVectorEnv])
+def test_the_timeout_of_a_request_that_failed_is_over(kind, tmp_path):
+    """It ended the process in which its env was recreated, and so the other env there."""
+
+    async def run(pool):
+        async with pool.sessions() as sessions:
+            with pytest.raises(EnvError, match="refused"):
+                async with sessions.open(env_ids=[0]) as env:
+                    await env.step(1, timeout=0.2)
+            asyncio.get_running_loop().call_later(0.6, (tmp_path / "go on").touch)
+            for i in (1, 0):
+                async with sessions.open(env_ids=[i]) as env:
+                    assert (await env.step(0))[2]
+
+    fns = [functools.partial(SlowAgain, i, tmp_path) for i in range(2)]
+    number = {"num_processes" if kind is ShmemVectorEnv else "num_threads": 1}
+    with kind(fns, on_error="restart", **number) as pool:
+        asyncio.run(run(pool))
+        assert pool.restarts.tolist() == [1, 0]

@@ -19,7 +19,7 @@ from envpool_py.env.common_spec import missing_space
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.pool.adapter_base import PoolAdapter
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.engine_for_interfaces import settled
+from envpool_py.pool.engine_for_interfaces import drained_rows
 from envpool_py.pool.keywords import WHOLE, Fixed, check_options
 from envpool_py.sb3.called_in_workers import call_method, class_names, has_attribute, is_wrapped_by
 from envpool_py.sb3.common.vec_env.base_vec_env import (
@@ -93,7 +93,7 @@ class OverPool(PoolAdapter, VecEnv):
         try:
             return request(*args, **kwargs)
         except EnvError:  # the other envs have made their step
-            for _ in settled(self.pool):
+            for _ in drained_rows(self.pool):
                 pass
             raise
         except BaseException:  # Ctrl-C, or an exception of a signal handler
