@@ -88,7 +88,8 @@ def _fork(server: Any, fds: Any, limit: float, patience: float = math.inf) -> tu
         with contextlib.suppress(InvalidStateError):  # nobody waits any more
             try:
                 status, data = server.connect_to_new_process(fds)
-                ends = Connection(status, writable=False), os.fdopen(data, "wb")
+                # They close themselves if nobody waits.
+                ends = Connection(status, writable=False), Connection(data, readable=False)
                 found.set_result((*ends, forkserver.read_signed(status)))
             except BaseException as error:  # noqa: BLE001 - raised below
                 found.set_exception(error)
@@ -100,7 +101,8 @@ def _fork(server: Any, fds: Any, limit: float, patience: float = math.inf) -> tu
         wait([found], min(limit - patience, threading.TIMEOUT_MAX))
     if found.cancel():
         raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")
-    return found.result()
+    status, data, pid = found.result()
+    return status, os.fdopen(os.dup(data.fileno()), "wb"), pid
 
 
 class _Process(context.ForkServerProcess):

@@ -108,7 +108,7 @@ def test_the_caller_knows_the_rows_of_the_last_batch(is_partial, rows, monkeypat
     [
         ("hostile:raises-v0", None, r"ValueError: boom and more \(hostile.py:13\)"),
         ("hostile:dies-v0", None, "was killed by SIGKILL"),
-        (parts.COUNT, parts.refuses, r"LookupError: got 2 rows, of envs \[0, 1\] \(parts.py:70\)"),
+        (parts.COUNT, parts.refuses, r"LookupError: got 2 rows, of envs \[0, 1\] \(parts.py:75\)"),
         (parts.COUNT, lambda *_: sys.exit(3), "exited with code 3"),
         (threading.Lock(), None, "the env can't be sent to a process: TypeError: .*"),
     ],
