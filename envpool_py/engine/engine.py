@@ -157,11 +157,11 @@ class Engine:
             positions.mark_sent(listed, requests)
             self.recovery.note_resets(listed, requests)
             self.flight.send(envs, RESETTING, requests)
-        except BaseException:  # it was not sent, or is cancelled
+        except BaseException:  # after an interrupt some may be in flight: they are cancelled later
             with interrupts.deferred():
-                for i in listed:
+                for i in (unsent := envs.ids[~self.states.in_flight()[envs.ids]].tolist()):
                     positions.mark_unsent(i)
-                self.recovery.mark_cancelled(listed, {})
+                self.recovery.mark_cancelled(unsent, {})
             raise
 
     def fetch(

@@ -33,14 +33,16 @@ class RequestedRestarts:
     def revive(self, ids: IdArray) -> None:
         """Recreate those of these envs whose process has ended, and those that sessions left."""
         self._flight.advance(0, 0.0, set())  # handles processes that have ended
-        lost = [i for i in self._states.unread if self._recreation.row_error(i) is not None]
-        self._flight.cancel(ids[np.isin(ids, lost)])
         left = [i for i, f in self._recreation.failed.items() if f.why is WhyRecreated.REQUESTED]
-        dead = ids[(self._states.state[ids] == DEAD) | np.isin(ids, left)]
-        while len(dead):
+        while True:  # other processes may end meanwhile
+            unread, ended = self._states.unread, self._states.dead
+            lost = [i for i in unread if i in ended or self._recreation.row_error(i) is not None]
+            self._flight.cancel(ids[np.isin(ids, lost)])
+            dead = ids[(self._states.state[ids] == DEAD) | np.isin(ids, left)]
+            if not len(dead):
+                return
             self.restart(dead)
             ids = np.setdiff1d(ids, dead)
-            dead = ids[self._states.state[ids] == DEAD]  # whose process has ended meanwhile
 
     def restart(self, ids: IdArray) -> None:
         """Recreate these envs, and all other envs of their processes that have ended.

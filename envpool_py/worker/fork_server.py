@@ -18,12 +18,12 @@ import math
 import os
 import pickle
 import pickletools
+import queue
 import signal
 import sys
 import threading
 import types
 from collections.abc import Iterable
-from concurrent.futures import Future, InvalidStateError, wait
 from multiprocessing import context, forkserver, popen_forkserver, reduction, spawn, util
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -72,37 +72,40 @@ class _Popen(popen_forkserver.Popen):
             found = _fork(server, self._fds, 10 * ANSWERS_WITHIN)  # type: ignore[attr-defined]
         status, data, self.pid = found
         self.sentinel, self.finalizer = status.fileno(), util.Finalize(self, status.close)
-        with data:
-            data.write(buffer.getbuffer())
+        with data, open(data.fileno(), "wb", closefd=False) as file:
+            file.write(buffer.getbuffer())
 
 
 def _fork(server: Any, fds: Any, limit: float, patience: float = math.inf) -> tuple[Any, Any, int]:
-    """Let the server fork a process: what tells its exit code, a file that it reads, and its pid.
+    """Let the server fork a process: what tells its exit code, what it reads, and its pid.
 
     With a warning after ``patience`` seconds; TimeoutError after ``limit`` seconds. In a thread: a
     server that imports does not fork, and from Python 3.14 on it does not even connect.
     """
-    found: Future[tuple[Any, Any, int]] = Future()
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()  # an interrupt leaves no lock held
 
     def fork() -> None:
-        with contextlib.suppress(InvalidStateError):  # nobody waits any more
-            try:
-                status, data = server.connect_to_new_process(fds)
-                # They close themselves if nobody waits.
-                ends = Connection(status, writable=False), Connection(data, readable=False)
-                found.set_result((*ends, forkserver.read_signed(status)))
-            except BaseException as error:  # noqa: BLE001 - raised below
-                found.set_exception(error)
+        try:
+            status, data = server.connect_to_new_process(fds)
+            # They close the descriptors when they are deleted, without a warning.
+            ends = Connection(status, writable=False), Connection(data, readable=False)
+            found.put((*ends, forkserver.read_signed(status)))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            found.put(error.with_traceback(None))  # which has ``ends``
 
-    threading.Thread(target=fork, name="envpool_py fork server", daemon=True).start()
-    if not wait([found], min(patience, limit, threading.TIMEOUT_MAX)).done and patience < limit:
-        text = "the fork server has not imported the modules of the envs"
-        warn(f"{text} after {patience:g} seconds; still waiting")
-        wait([found], min(limit - patience, threading.TIMEOUT_MAX))
-    if found.cancel():
-        raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")
-    status, data, pid = found.result()
-    return status, os.fdopen(os.dup(data.fileno()), "wb"), pid
+    with interrupts.deferred():
+        threading.Thread(target=fork, name="envpool_py fork server", daemon=True).start()
+    waits = [patience, limit - patience] if patience < limit else [limit]
+    while waits:
+        with contextlib.suppress(queue.Empty):
+            answer = found.get(timeout=min(waits.pop(0), threading.TIMEOUT_MAX))
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer  # type: ignore[no-any-return]
+        if waits:
+            text = "the fork server has not imported the modules of the envs"
+            warn(f"{text} after {patience:g} seconds; still waiting")
+    raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")
 
 
 class _Process(context.ForkServerProcess):
@@ -145,9 +148,9 @@ class Context(context.ForkServerContext):
                 del os.environ[_SETTING_VAR]
         try:
             _, data, _ = _fork(self._server, [], limit, patience)
-            with data:
-                data.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
-        except TimeoutError:
+            with data, open(data.fileno(), "wb", closefd=False) as file:
+                file.write(pickle.dumps({"sys_path": path}) + pickle.dumps(_Probe()))
+        except interrupts.ordinary(TimeoutError):
             return False
         except interrupts.ordinary(EOFError, ConnectionError):
             # An import has ended the server. Once it has ended, the processes get another one, and
@@ -161,6 +164,7 @@ class Context(context.ForkServerContext):
 
     def close(self) -> None:
         """End the server."""
+        self._server.ensure_running = None  # the thread of an interrupted ``_fork`` starts no other
         if (pid := self._server._forkserver_pid) is not None:  # noqa: SLF001
             with contextlib.suppress(OSError):  # the program has waited for all of its children
                 os.kill(pid, signal.SIGKILL)  # a process that an env has forked would keep it alive
@@ -194,7 +198,7 @@ def _modules_of_main() -> set[str]:
 def _imported_under_guard(path: str) -> set[str]:
     """Return the names that this file imports under its main guard."""
     body: list[ast.stmt] = []
-    with contextlib.suppress(OSError, SyntaxError, ValueError):  # there is no such file any more
+    with interrupts.suppressed(OSError, SyntaxError, ValueError):  # there is no such file any more
         body = ast.parse(Path(path).read_bytes()).body
     guards = (
         node for node in body if isinstance(node, ast.If) and "__name__" in ast.dump(node.test)

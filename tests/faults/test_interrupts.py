@@ -4,6 +4,7 @@ import collections
 import ctypes
 import functools
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -18,7 +19,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 import envpool_py
 from envpool_py import BaseVectorEnv, EnvError, interrupts
 from envpool_py.pool import base
-from envpool_py.worker import DummyEnvWorker, ShmemEnvWorker
+from envpool_py.worker import DummyEnvWorker, ShmemEnvWorker, fork_server
 from envpool_py.worker.supervisor import Supervisor
 from tests.faults.helpers import (
     BROKEN,
@@ -318,6 +319,22 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, vis
             assert not made
             assert wait_until(lambda: len(descriptors()) == before)
     made[0].close()
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_is_interrupted_while_it_starts_leaves_nothing():
+    def start_and_close():
+        server = fork_server.Context()
+        try:
+            server.prepare([], None, math.inf, math.inf)
+        finally:
+            server.close()
+
+    start_and_close()
+    files = "worker/fork_server.py", threading.__file__
+    kept = descriptors(), threading.enumerate()
+    for _ in each_moment(start_and_close, files, opcodes=30, kind=TimeoutError, without=("close",)):
+        assert wait_until(lambda: (descriptors(), threading.enumerate()) == kept)
 
 
 @pytest.mark.slow

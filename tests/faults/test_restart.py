@@ -110,7 +110,8 @@ def test_a_later_error_of_a_dead_env_names_no_other():
         assert (first.value.env_ids, later.value.env_ids) == ((0, 1), (0,))
 
 
-def test_a_reset_restarts_a_process_that_ends_while_it_restarts_another():
+@pytest.mark.parametrize(("reads", "when"), [(True, "in"), (False, "in"), (False, "before")])
+def test_a_reset_restarts_a_process_that_ends_beside_another(reads, when):
     def make_after(pid):
         os.kill(pid, signal.SIGKILL)
         assert wait_until(lambda: not Path(f"/proc/{pid}").exists())  # the pool has noticed it
@@ -120,8 +121,13 @@ def test_a_reset_restarts_a_process_that_ends_while_it_restarts_another():
         (pid,) = pool.apply(lambda _: os.getpid(), id=[1])
         with pytest.raises(WorkerDiedError):
             pool.step(["SIGKILL", "", ""])
-        pool.recv()
-        pool.engine.hosts.supervisor.set_env_fn(0, functools.partial(make_after, pid))
+        if reads:  # else the rows of the others are unread
+            pool.recv()
+        if when == "in":
+            pool.engine.hosts.supervisor.set_env_fn(0, functools.partial(make_after, pid))
+        else:
+            pool.engine.flight.wait(2, None, None)  # the rows have arrived
+            kill(pool, 1)
         assert pool.reset()[0].tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0]]
 
 
@@ -651,6 +657,23 @@ def test_a_reset_that_cannot_be_sent_changes_nothing(place):
         pool.set_env_attr("length", "raises TypeError")
         assert "env_error" in pool.step([0] * 3)[4][0]
         assert pool._inner.episode_of(2) == (SEED + 2, 1)
+
+
+@pytest.mark.parametrize("call", ["reset", "send_reset"])
+def test_the_seed_of_a_recorded_reset_that_is_interrupted_counts(call, tmp_path, monkeypatch):
+    """With a record, Ctrl-C comes after all requests are sent: the envs carry them out."""
+    fns = [functools.partial(ScheduleEnv, i) for i in range(3)]
+    with PLACES["shmem-fork"](fns, episode_seeds=True, record=tmp_path / "record") as pool:
+        pool.reset(seed=1)
+        recorder = pool.engine.flight.recorder
+        with monkeypatch.context() as patch:
+            patch.setattr(recorder, "requests", lambda *_: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                getattr(pool, call)(seed=SEED)
+        reached = [seeds[-1] for seeds in pool.get_env_attr("seeds")]
+        assert [episode_of(i, seed) for i, seed in enumerate(reached)] == [0, 0, 0]
+        assert pool._inner.episode_of(2) == (SEED + 2, 0), "what a collector stores"
+        assert recreated(pool, by_hand=True) == [1, 1, 1]
 
 
 @pytest.mark.parametrize(("by_hand", "mode"), [(True, "next_step"), (False, "same_step")])
