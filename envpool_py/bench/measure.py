@@ -28,7 +28,7 @@ import numpy as np
 
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
 from envpool_py.env import spaces
-from envpool_py.env.failures import describe, dumps_by_value, place_of
+from envpool_py.env.failures import describe, dumps_by_value, in_one_line
 from envpool_py.env.wrapper_layers import make_for_random_actions
 from envpool_py.errors import EnvError, name_exit
 from envpool_py.pool.pool_classes import DummyVectorEnv
@@ -212,11 +212,6 @@ def step_batches(
             rows = stepped
     p50, p99 = np.percentile(took, [50, 99]).tolist()
     return Measurement(steps, len(took), now - started, p50, p99)
-
-
-def in_one_line(error: BaseException) -> str:
-    """``ValueError: boom (reacher.py:41)``, with the last line of the user's code."""
-    return " ".join(describe(error).split()) + place_of(error)
 
 
 def compute(seconds: float) -> None:

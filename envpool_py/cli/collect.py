@@ -8,7 +8,7 @@ import platform
 import secrets
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, update_wrapper
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,15 @@ import numpy as np
 
 import envpool_py
 from envpool_py import extras
-from envpool_py.bench.measure import in_one_line
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, counted, exact
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import figures, separated, show_table
-from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
+from envpool_py.collector import AsyncCollector, Episode, EpisodeWriter, Policy, RandomPolicy
 from envpool_py.collector.policy import check_pool_and_policy
 from envpool_py.env.executor import Recreated
-from envpool_py.env.failures import describe, description_of, traceback_of
+from envpool_py.env.failures import describe, description_of, in_one_line, traceback_of
 from envpool_py.errors import EnvError
 from envpool_py.pool.base import BaseVectorEnv
 
@@ -159,20 +158,26 @@ def _collect(
             text += f", return {np.mean(returns[-100:]):.4g}"  # of the last episodes
         return steps if args.episodes is None else episodes, text
 
+    def keep(episodes: Iterable[Episode]) -> bool:
+        nonlocal failed
+        for episode in episodes:
+            if writer is not None:
+                try:
+                    writer.write(episode)
+                except (OSError, TypeError, ValueError) as error:  # the disk may be full
+                    complain(f"{args.out}: {describe(error)}")
+                    return False
+            returns.append(float(np.sum(episode.total_reward)))
+            lengths.append(len(episode))
+            failed += episode.failed
+        return True
+
     try:
         with showing(args.episodes or args.steps, progress):
-            for episode in collector.episodes(args.episodes, args.steps):
-                if writer is not None:
-                    try:
-                        writer.write(episode)
-                    except (OSError, TypeError, ValueError) as error:  # the disk may be full
-                        complain(f"{args.out}: {describe(error)}")
-                        return 1
-                returns.append(float(np.sum(episode.total_reward)))
-                lengths.append(len(episode))
-                failed += episode.failed
-    except KeyboardInterrupt:
-        return INTERRUPTED
+            if not keep(collector.episodes(args.episodes, args.steps)):
+                return 1
+    except KeyboardInterrupt as interrupt:
+        return INTERRUPTED if keep(getattr(interrupt, "finished", ())) else 1
     except EnvError as error:
         complain(error.text)
         if args.on_error == "raise":

@@ -20,8 +20,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from envpool_py import env_by_name
-from envpool_py.bench.measure import in_one_line
 from envpool_py.bench.settings import MAKE, Setting
+from envpool_py.env.failures import in_one_line
 
 
 class UsageError(argparse.ArgumentTypeError):

@@ -182,6 +182,7 @@ class AsyncCollector:
             ValueError: both limits are given, or one is negative.
             EnvError: an env failed, while iterating. First the requests of the other envs are
                 finished, and each episode that has ended is yielded.
+            KeyboardInterrupt: Ctrl-C; its ``finished`` has the episodes that had just ended.
             RuntimeError: the pool was used otherwise since the last episode, while iterating.
         """
         for name, limit in (("num_episodes", num_episodes), ("num_steps", num_steps)):
@@ -279,12 +280,15 @@ class AsyncCollector:
                     again = batch.ends & (done < stops)[batch.ids]
                     running -= int(np.count_nonzero(batch.ends & ~again))
                     self._go_on(batch, again, self._buffer)
-            except BaseException as error:
+            except Exception as error:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
                 if isinstance(error, EnvError):
                     for result in drained_rows(self.pool):
                         yield from self._ended(self._receive(result))
+                raise
+            except BaseException as interrupt:  # a loop that is left at an episode would lose it
+                interrupt.finished = finished  # type: ignore[attr-defined]
                 raise
             used = self._uses()
             for episode in finished:

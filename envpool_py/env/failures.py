@@ -71,6 +71,11 @@ def place_of(exception: BaseException) -> str:
     return place_in([(frame.f_code.co_filename, line) for frame, line in lines])
 
 
+def in_one_line(exception: BaseException) -> str:
+    """Return ``ValueError: boom (reacher.py:41)``, with the last line of the user's code."""
+    return " ".join(describe(exception).split()) + place_of(exception)
+
+
 def place_in(lines: Sequence[Any]) -> str:
     """Return the last of these (file, line, ...) that is the user's, or of an installed package."""
     file, line, *_ = max(

@@ -75,6 +75,11 @@ def refuses(obs, env_ids):
     raise LookupError(f"got {len(obs)} rows, of envs {env_ids.tolist()}")
 
 
+def interrupts(obs, env_ids):
+    """Ctrl-C in the third episode."""
+    return 0 * env_ids if (obs[:, 1] < 2).all() else os.kill(os.getpid(), signal.SIGINT)
+
+
 def stumbles(obs, env_ids):
     """Raise in the third episode."""
     return 0 * env_ids if (obs[:, 1] < 2).all() else refuses(obs, env_ids)
