@@ -159,7 +159,8 @@ class Engine:
             self.flight.send(envs, RESETTING, requests)
         except BaseException:  # after an interrupt some may be in flight: they are cancelled later
             with interrupts.deferred():
-                for i in (unsent := envs.ids[~self.states.in_flight()[envs.ids]].tolist()):
+                unsent = envs.ids[~self.states.in_flight()[envs.ids]].tolist()
+                for i in unsent:
                     positions.mark_unsent(i)
                 self.recovery.mark_cancelled(unsent, {})
             raise

@@ -1,7 +1,7 @@
 """What becomes of the errors of envs: each is raised, or its env is recreated and reports it.
 
-This is decided here, for an env that cannot be recreated in ``Recreation._try_again``, and for the
-time-out of a session in ``EngineForSessions.stop``:
+This is decided here; for an env that cannot be recreated, in ``Recreation._try_again``; for the
+time-out of a session, in ``EngineForSessions.stop``:
 
 1. The process of an env ends, or an env raises in place of its row: ``handle_errors`` decides
    whether to raise the error or to recreate the env, and when; ``failed.delay`` has the rule.
@@ -254,10 +254,8 @@ class Recovery:
 
     def errors(self) -> dict[int, EnvError]:
         """Return the errors of the envs that are being recreated."""
-        if not self.failed:
-            return {}
-        found = {i: one for i, one in self.failed.items() if one.why is not WhyRecreated.RAISED}
-        return {i: one.errors[-1] for i, one in found.items() if one.errors}
+        failed, raised = self.failed.items(), WhyRecreated.RAISED
+        return {i: one.errors[-1] for i, one in failed if one.errors and one.why is not raised}
 
     def count_and_renew(self, i: int, error: EnvError | None, *, is_lost: bool) -> None:
         """Count this error of env ``i``, if any, whose request was cancelled, and renew the env.

@@ -73,7 +73,7 @@ class EngineForSessions:
     def listening(self, loop: Any, look: Callable[[], object]) -> AbstractContextManager[float]:
         return recv_async.listening(self._engine.hosts, loop, look)
 
-    def begin(self, awaiting: Any) -> None:
+    def begin(self, waiter: Any) -> None:
         self._pool._assert_open()  # noqa: SLF001
         if self._flight.states.num_in_flight:
             text = f"sessions: envs {self._pool.waiting_id} are in flight; call drain() or cancel()"
@@ -81,7 +81,7 @@ class EngineForSessions:
         if self._pool._under_way.setdefault("now", self) is not self:  # noqa: SLF001
             text = "sessions: others of this pool are open, or another call is under way"
             raise AlreadyPendingCallError(text, "sessions")
-        self._flight.publish_early, self._flight.waiter = True, awaiting
+        self._flight.publish_early, self._flight.waiter = True, waiter
         self._recovery.begin_sessions()
 
     def end(self, in_flight: Collection[int]) -> None:

@@ -95,17 +95,21 @@ def _fork(server: Any, fds: Any, limit: float, patience: float = math.inf) -> tu
 
     with interrupts.deferred():
         threading.Thread(target=fork, name="envpool_py fork server", daemon=True).start()
-    waits = [patience, limit - patience] if patience < limit else [limit]
-    while waits:
+
+    def wait(seconds: float) -> Any:
         with contextlib.suppress(queue.Empty):
-            answer = found.get(timeout=min(waits.pop(0), threading.TIMEOUT_MAX))
-            if isinstance(answer, BaseException):
-                raise answer
-            return answer  # type: ignore[no-any-return]
-        if waits:
-            text = "the fork server has not imported the modules of the envs"
-            warn(f"{text} after {patience:g} seconds; still waiting")
-    raise TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")
+            return found.get(timeout=min(seconds, threading.TIMEOUT_MAX))
+
+    answer = wait(min(patience, limit))
+    if answer is None and patience < limit:
+        text = "the fork server has not imported the modules of the envs"
+        warn(f"{text} after {patience:g} seconds; still waiting")
+        answer = wait(limit - patience)
+    if answer is None:
+        answer = TimeoutError(errno.ETIMEDOUT, "the fork server does not answer")
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer  # type: ignore[no-any-return]
 
 
 class _Process(context.ForkServerProcess):
