@@ -4,10 +4,12 @@ The tests of every backend run on Ray too, by `tests/ray/plugin.py`.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from functools import partial
 
 import gymnasium as gym
@@ -290,8 +292,11 @@ def test_close_ends_actors_that_hang_within_a_bounded_time(monkeypatch):
     killed = (
         r"env 0: could not be closed: the actor .* was killed: it has not ended after 0.3 seconds"
     )
-    with pytest.warns(RuntimeWarning, match=killed):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         pool.close()
+    # On a busy machine other actors may be late, too.
+    assert any(re.match(killed, str(one.message)) for one in caught)
     pool.close()
 
 
