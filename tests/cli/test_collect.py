@@ -98,21 +98,21 @@ def test_a_bar_on_a_terminal(monkeypatch, cli):
 
 
 @pytest.mark.parametrize(
-    ("line", "complaint", "status", "by"),
+    ("line", "complaint", "status", "end"),
     [
-        (f"{PARTS}:raising", "step raised ValueError: boom", 1, "an error"),
+        (f"{PARTS}:raising", "step raised ValueError: boom", 1, "ended by an error"),
         # The traceback shows where.
-        (f"{COUNT} --policy {PARTS}:stumbles", "in stumbles", 1, "an error"),
-        (f"{COUNT} --policy {PARTS}:interrupts", "", 130, "Ctrl-C"),
+        (f"{COUNT} --policy {PARTS}:stumbles", "in stumbles", 1, "ended by an error"),
+        (f"{COUNT} --policy {PARTS}:interrupts", "", 130, "interrupted"),
     ],
 )
-def test_whole_episodes_are_kept(line, complaint, status, by, tmp_path, cli):
+def test_whole_episodes_are_kept(line, complaint, status, end, tmp_path, cli):
     out = tmp_path / "a"
     ended = cli(f"collect {line} --num-envs 2 --wait-num 2 --steps 900 --seed 3 --out {out}")
     assert ended.status == status
     assert complaint in ended.err
     assert "collect.py" not in ended.err, "frames of the package"
-    last = f"envpool-py: ended by {by}; kept 4 whole episodes in {out}"
+    last = f"envpool-py: {end}; kept 4 whole episodes in {out}"
     assert ended.err.splitlines()[-1] == last
     assert ended.table()["episodes"] == ["4"]
     found = load(out)
