@@ -76,8 +76,8 @@ def refuses(obs, env_ids):
 
 
 def interrupts(obs, env_ids):
-    """Ctrl-C in the third episode."""
-    return 0 * env_ids if (obs[:, 1] < 2).all() else os.kill(os.getpid(), signal.SIGINT)
+    """Ctrl-C in the first batch of two in which an episode has ended."""
+    return 0 * env_ids if len(obs) != 1 else os.kill(os.getpid(), signal.SIGINT)
 
 
 def stumbles(obs, env_ids):
