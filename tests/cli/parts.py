@@ -76,7 +76,7 @@ def refuses(obs, env_ids):
 
 
 def interrupts(obs, env_ids):
-    """Ctrl-C in the first batch of two in which an episode has ended."""
+    """Ctrl-C in the first batch of two in which one episode has ended."""
     return 0 * env_ids if len(obs) != 1 else os.kill(os.getpid(), signal.SIGINT)
 
 
