@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,7 @@ class EngineForSessions:
         actions = np.asarray(action)[None] if is_array else [action]
         self._engine.send_steps(self._selections[i], actions)
 
-    def send_reset(self, i: int, **given: Any) -> None:
+    def send_reset(self, i: int, given: Mapping[str, Any]) -> None:
         lists = {name: None if value is None else [value] for name, value in given.items()}
         requests = arguments.reset_requests([i], kwargs={}, **lists)
         self._engine.send_resets(self._selections[i], requests)
@@ -138,12 +138,11 @@ class EngineForSessions:
         if kill and not (isinstance(host, ThreadHost) and host.runs_cancelled()):
             return None
         if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
-            env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
+            env, _, handled, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
             if fact and env and (running := abs(env) - 1) != i:
                 fact += f": the same {host.name} steps env {running}"
-            spare = False
-            if isinstance(host, ThreadHost) and not kill and (not env or host.runner is not None):
-                spare = True
+            spare = isinstance(host, ThreadHost) and not kill and host.drops_cancelled(handled)
+            if spare:
                 if fact and env:  # ``flight.cancel`` cancels a coroutine, but no other code
                     line, details = host.stack_of(thread)
                     text = f"env {i}: {fact}{line}; its coroutine was cancelled"

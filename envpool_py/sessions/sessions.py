@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from typing_extensions import Self
 
+from envpool_py import interrupts
 from envpool_py.env_ids import Ids, resolve
 from envpool_py.errors import EnvError
 from envpool_py.options import NUMBER, check_number, check_timeout
@@ -349,11 +350,14 @@ class Sessions:
         """Send env ``i`` a step or a reset, whose ``result`` is to be awaited."""
         self._check_call(timeout)
         self._engine.check(i)
-        if kind == "step":
-            self._engine.send_step(i, given)
-        else:
-            self._engine.send_reset(i, **given)
-        self._pending[i] = self._loop.create_future()
+        self._pending[i] = pending = self._loop.create_future()
+        try:
+            (self._engine.send_step if kind == "step" else self._engine.send_reset)(i, given)
+        except BaseException as error:
+            if interrupts.is_interrupt(error):  # the env may have got it
+                self._cancel(i, pending)
+            self._pending.pop(i, None)
+            raise
         if timeout is not None:
             self._set_deadline(i, timeout, kind)
         if self._engine.steps_here:
@@ -374,10 +378,11 @@ class Sessions:
 
     def _cancel(self, i: int, pending: asyncio.Future[Row]) -> None:
         if self._pending.get(i) is pending:
-            del self._pending[i]
-            self._engine.stop(i)
-            self._set_deadline(i, supervisor.GRACE)
-            self._poll_at(0.0)
+            with interrupts.deferred():
+                del self._pending[i]
+                self._engine.stop(i)
+                self._set_deadline(i, supervisor.GRACE)
+                self._poll_at(0.0)
         elif pending.done() and not pending.cancelled():
             pending.exception()  # it came in the same turn, and nobody else asks for it
 
@@ -430,16 +435,17 @@ class Sessions:
 
     def _end_with(self, error: Exception) -> None:
         """Raise this error in all coroutines that wait, and in later calls."""
-        if self._ended_by is None:
-            self._ended_by = error
-            waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters]
-            ids, self._pending = [*self._pending], {}
-            try:
-                self._engine.end(ids)
-            finally:
-                for each in waiting:
-                    if not each.done():
-                        each.set_exception(error)
+        with interrupts.deferred():
+            if self._ended_by is None:
+                self._ended_by = error
+                waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters]
+                ids, self._pending = [*self._pending], {}
+                try:
+                    self._engine.end(ids)
+                finally:
+                    for each in waiting:
+                        if not each.done():
+                            each.set_exception(error)
 
     def _handle_results(self) -> float:
         """Deliver results, stop what takes too long; return the time of the next call."""
@@ -468,10 +474,7 @@ class Sessions:
         """Set the result of the request of env ``i``, a row or an error; False: there is none."""
         pending = self._pending.pop(i, None)
         if pending is not None and not pending.done():  # else it was cancelled
-            if isinstance(result, EnvError):
-                pending.set_exception(result)
-            else:
-                pending.set_result(result)
+            (pending.set_exception if isinstance(result, EnvError) else pending.set_result)(result)
         return pending is not None
 
     def _stop_late(self, now: float) -> None:
@@ -484,7 +487,6 @@ class Sessions:
             error = self._engine.stop(i, fact, kill=not fact)
             if fact:
                 self._set_deadline(i, supervisor.GRACE)
-            if error is not None:
                 self._set_result(i, error)
         self._first_deadline = min(self._deadlines.values(), default=(math.inf,))[0]
         self._poll_at(0.0)

@@ -81,8 +81,8 @@ class ThreadConnection:
     def receive(self) -> tuple[int, Any]:
         self.enter()
         message = self.inbox.get() if self.runner is None else self.runner.receive(self.inbox)
-        self.leave()
         self.num_received += 1
+        self.leave()
         return message
 
     def move_to_loop(self, *runner: Any) -> None:
@@ -228,10 +228,15 @@ class ThreadHost(RemoteHost):
         """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""
         if self._is_alive():
             # An interrupt may have come between a message and its count.
-            self.num_sent = max(self.num_sent, self._end.num_received)
+            self.num_sent = max(self.num_sent, self._end.num_received + self._end.inbox.qsize())
             self._end.cancelled.update(dict.fromkeys(envs, self.num_sent))
             if (runner := self.runner) is not None:
                 runner.cancel()
+
+    def drops_cancelled(self, num_handled: int) -> bool:
+        """Whether no code of an env goes on, or begins; the thread has handled so many messages."""
+        idle = self._end.inbox.empty() and num_handled >= self._end.num_received
+        return idle or self.runner is not None
 
     @property
     def runner(self) -> coroutine_envs.Runner | None:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import types
 import weakref
 
 import pytest
@@ -28,12 +29,13 @@ from tests.sessions.helpers import (
     turns,
     until,
 )
-from tests.support import envs
+from tests.support import envs, every_line
 from tests.support.envs import BLOCK
 from tests.support.helpers import Helper, wait_until
-from tests.support.places import LOCAL, PLACES, QUICK, paired
+from tests.support.places import LOCAL, PLACES, QUICK, paired, slow
 
 CONCURRENT = ("thread", "subproc-fork")
+NOTHING = contextlib.nullcontext()
 
 
 class BlockingEnv(envs.CountEnv):
@@ -446,3 +448,46 @@ def test_an_interrupt_ends_all(place, tmp_path):
             asyncio.run(run(pool))
         helper.finish()
         fine(pool)
+
+
+@pytest.mark.parametrize(
+    ("place", "part", "every"),
+    [
+        ("thread", "step", 1),
+        ("subproc-fork", "close", 31),
+        *slow(("thread", "close", 3), ("thread", "end", 1)),
+        *slow(
+            ("subproc-fork", "step", 1), ("subproc-fork", "close", 5), ("subproc-fork", "end", 2)
+        ),
+    ],
+)
+def test_a_signal_at_any_line_ends_all(place, part, every, tmp_path):
+    """The env hangs: a request that was forgotten would be in the way of the next reset."""
+
+    def lines(now, target):
+        return every_line.Lines(scene, KeyboardInterrupt, target) if now == part else NOTHING
+
+    async def run(target):
+        async with pool.sessions() as sessions:
+            env = await sessions.open()
+            step = asyncio.create_task(env.step(BLOCK))
+            step.add_done_callback(lambda _: step.cancelled() or step.exception())  # no log line
+            with lines("step", target) as seen:
+                await asyncio.sleep(0)
+            await until(lambda: blocks(tmp_path, 1))
+            with lines("close", target) as seen_close:
+                env.close()
+            with pytest.raises(ResetNeeded):
+                await step
+            async with sessions.open() as env:
+                with lines("end", target) as seen_end:
+                    await sessions.__aexit__()
+            return (seen or seen_close or seen_end).places([1])
+
+    scene = types.SimpleNamespace(look=lambda: None)
+    with blocking(place, tmp_path, 1) as pool:
+        for target in asyncio.run(run(None))[::every]:
+            gc.collect()  # not in the lines that are walked
+            with pytest.raises(KeyboardInterrupt):
+                asyncio.run(run(target))
+            fine(pool)

@@ -202,6 +202,7 @@ class Lines:
         signal.signal(signal.SIGUSR1, self._handle)
         self._before = sys.gettrace()
         sys.settrace(self._trace)
+        return self
 
     def __exit__(self, *_):
         sys.settrace(self._before)
