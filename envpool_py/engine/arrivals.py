@@ -72,7 +72,7 @@ class Arrivals:
         tokens = self.tokens()
         self.token_chunks[:] = [tokens[~np.isin(tokens & ID_MASK, ids)].tobytes()]
 
-    def replies(self) -> list[int]:
+    def reply_tokens(self) -> list[int]:
         """Return the tokens of the replies that have arrived."""
         tokens = self.tokens()
         found: list[int] = tokens[(tokens & ASK != 0) & (tokens >= 0)].tolist()

@@ -307,7 +307,7 @@ class Engine:
             self.batches.keep_last_obs()  # as a replay does: a lost step repeats the observation
 
     def close(self) -> list[EnvError]:
-        self.flight.stop()
+        self.flight.mark_closed()
         if self.flight.recorder is not None:
             self.flight.recorder.close()
         errors = self.hosts.close()

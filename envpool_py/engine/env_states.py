@@ -18,10 +18,9 @@ from envpool_py.env.request import GENERATION
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 
-# Only a READY env accepts a step; an env in any state below STEPPING accepts a reset. An env in
-# STEPPING or RESETTING is in flight.
-READY, NEVER_RESET, RAISED, INTERRUPTED, RESTARTED = range(5)
-STEPPING, RESETTING, DEAD = range(5, 8)
+# Only a READY env accepts a step; one below STEPPING is idle, and accepts a reset, the others are
+# in flight. A dead env is not READY.
+READY, NEVER_RESET, RAISED, INTERRUPTED, RESTARTED, STEPPING, RESETTING = range(7)
 
 _WHY_RESET = {
     NEVER_RESET: "reset before step",
@@ -67,7 +66,11 @@ class States:
 
     def in_flight(self) -> NDArray[np.bool_]:
         """Return a mask ``(num_envs,)`` of the envs in flight."""
-        return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
+        return self.state >= STEPPING
+
+    def dead_among(self, ids: IdArray) -> IdArray:
+        """Return those of these envs that are idle, and dead."""
+        return ids[np.isin(ids, [*self.dead]) & ~self.in_flight()[ids]]
 
     def _condense_log(self) -> tuple[NDArray[np.int64], IdArray]:
         """Make the log one entry: the time of the last entry of each env, and the ids, sorted."""
@@ -95,20 +98,19 @@ class States:
     def ready(self) -> IdArray:
         """Return the envs that accept a request, in the order in which results were returned."""
         _, order = self._condense_log()
-        return order[self.state[order] < STEPPING]
+        return order[~self.in_flight()[order] & ~np.isin(order, [*self.dead])]
 
     def check_free(self, ids: IdArray) -> None:
         """Raise AlreadyPendingCallError for an env in flight, EnvError if its process has ended."""
         if self.is_held:
             text = "a call is under way; wait for its replies first"
             raise AlreadyPendingCallError(f"{name_ids(ids.tolist())}: {text}", "call")
+        if self.dead and len(dead := self.dead_among(ids)):
+            raise self.death_of(int(dead[0]))
         state = self.state[ids]
         busy = state >= STEPPING
         if not busy.any():
             return
-        dead = state == DEAD
-        if dead.any():
-            raise self.death_of(int(ids[dead.argmax()]))
         resets = state[busy.argmax()] == RESETTING
         kind = "resetting" if resets else "stepping"
         fact = f"still {kind}; pass pool.batch_ids as the ids in partial batches, else call recv()"
@@ -156,15 +158,13 @@ class States:
             self.state[list(stale)] = NEVER_RESET
             self.recreated_in_flight -= stale
         if self.dead:
-            self.state[[i for i in envs.ids.tolist() if i in self.dead]] = DEAD
+            self.state[self.dead_among(envs.ids)] = RAISED
 
     def mark_cancelled(self, ids: IdArray) -> None:
         """Cancel the requests of these envs: they need a reset, and late results are stale."""
         self.tokens[ids] += GENERATION
         self.state[ids] = INTERRUPTED
         self.recreated_in_flight.difference_update(ids.tolist())
-        if self.dead:
-            self.state[[i for i in ids.tolist() if i in self.dead]] = DEAD
         self.recount()
 
     def recount(self) -> None:
@@ -176,13 +176,13 @@ class States:
     def mark_dead(self, i: int) -> None:
         """Mark that the process of env ``i`` has ended; a request in flight still has a result."""
         self.dead.add(i)
-        if not STEPPING <= self.state[i] < DEAD:
-            self.state[i] = DEAD
+        if self.state[i] < STEPPING:
+            self.state[i] = RAISED
 
     def mark_recreated(self, i: int, *, has_request: bool) -> None:
         """Mark env ``i`` as recreated; in flight it keeps its request, or the row that it has."""
         self.dead.discard(i)
-        if not STEPPING <= self.state[i] < DEAD:
+        if self.state[i] < STEPPING:
             self.state[i] = NEVER_RESET
         elif not has_request:
             self.recreated_in_flight.add(i)

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
@@ -72,31 +72,6 @@ class Asked:
     is_answered: bool = False
 
 
-class Recovering(Protocol):
-    """What handles envs that fail: ``engine.recovery.Recovery``."""
-
-    enabled: bool
-
-    @property
-    def failed(self) -> Mapping[int, object]: ...
-
-    def handle_errors(
-        self, errors: Mapping[int, EnvError], batch: IdArray | None = None
-    ) -> dict[int, EnvError]: ...
-
-    def row_error(self, i: int) -> EnvError | None: ...
-
-    def death_of(self, i: int, *, is_counted: bool) -> EnvError: ...
-
-    def mark_cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None: ...
-
-    def replacements(self, ids: Sequence[int]) -> dict[int, Request]: ...
-
-    def send(self, requests: Mapping[int, Request]) -> None: ...
-
-    def recreate_due(self, left: float | None) -> float | None: ...
-
-
 class Flight:
     """The requests of a pool that are in flight.
 
@@ -111,10 +86,10 @@ class Flight:
         recorder: records every request and every result; None without ``record=``.
         recording_guard: the block in which requests without a row are sent and end. With a recorder
             it defers interrupts, and so does ``send``: the record has what the envs were sent.
-        recovery: handles failed envs.
+        recovery: handles failed envs; a ``Recovery``, which is made after the block.
     """
 
-    recovery: Recovering  # set by the engine, which makes it after the block
+    recovery: Any
 
     def __init__(self, hosts: HostGroup, *, publish_early: bool) -> None:
         self.hosts = hosts
@@ -246,10 +221,10 @@ class Flight:
             return
         if not supervisor.poller.end_noticed:
             if supervisor.timed:
-                left = supervisor.timeout(left)
+                left = supervisor.time_left(left)
             spin_for = self.hosts.spin_for * (left != 0)
             supervisor.poller.fetch(self.arrivals.token_chunks, spin_for, left)
-        if supervisor.poller.end_noticed or (supervisor.timed and not supervisor.timeout(None)):
+        if supervisor.poller.end_noticed or (supervisor.timed and not supervisor.time_left(None)):
             self.handle_ended_processes()
         if time.monotonic() > self._next_hang_check:
             self._log_hangs()
@@ -269,7 +244,7 @@ class Flight:
         if self.recovery.failed:
             left = self.recovery.recreate_due(left)
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
-            left = self.hosts.supervisor.timeout(left)
+            left = self.hosts.supervisor.time_left(left)
         return b"".join(self.arrivals.token_chunks) != before, 1.0 if left is None else left
 
     def _log_hangs(self) -> None:
@@ -280,7 +255,7 @@ class Flight:
         """
         if (supervisor := self.hosts.supervisor) is None:
             return
-        if not supervisor.timeout(None):
+        if not supervisor.time_left(None):
             self.handle_ended_processes()
         late = self.states.sent_before(time.monotonic_ns() - int(HANGS_AFTER * 1e9))
         late -= set(self.arrivals.ids().tolist())
@@ -305,7 +280,7 @@ class Flight:
 
     def take_replies(self) -> bool:
         """Note the replies that have arrived, if any; those that nobody waits for are dropped."""
-        if arrived := self.arrivals.replies():
+        if arrived := self.arrivals.reply_tokens():
             for token in arrived:
                 if token in self.asked:
                     self.asked[token].is_answered = True
@@ -469,6 +444,6 @@ class Flight:
         if self.closed:
             raise ClosedEnvironmentError("the pool was closed while a call waited; make a new pool")
 
-    def stop(self) -> None:
+    def mark_closed(self) -> None:
         self.closed = True
         self.hosts.wake()

@@ -108,7 +108,7 @@ class Recovery:
     def _make_result(self, i: int, error: EnvError) -> bool:
         """Make this error the result of env ``i``; False: it is idle, or its row has arrived."""
         state = self._states.state[i]
-        if state not in (STEPPING, RESETTING) or i in self._flight.arrivals.ids():
+        if state < STEPPING or i in self._flight.arrivals.ids():
             return False
         self._flight.positions.mark_unanswered(i)
         error.request = error.request or ("reset" if state == RESETTING else "step")
@@ -247,7 +247,11 @@ class Recovery:
                 failed.why = WhyRecreated.REQUESTED
 
     def error_of(self, i: int) -> EnvError | None:
-        """Return the error of env ``i`` if the env needs to be recreated for it."""
+        """Return why env ``i`` is not alive; None: as far as the pool has noticed, it is.
+
+        It is dead for good (``States.dead``), or on its way back (``Failed.phase``). Whether its
+        process runs, and why it ends, say the host's ``life`` and ``exit``.
+        """
         if i in self._states.dead:
             return self.death_of(i)
         return self.failed[i].errors[-1] if i in self.failed else None

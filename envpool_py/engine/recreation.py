@@ -22,7 +22,7 @@ import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine.env_method_calls import ask
-from envpool_py.engine.env_states import DEAD, RESETTING
+from envpool_py.engine.env_states import RESETTING
 from envpool_py.engine.failed import Failed, Phase, WhyRecreated, delay, log_line, raised_message
 from envpool_py.engine.flight import Asked, Flight
 from envpool_py.env.failures import env_error
@@ -307,7 +307,7 @@ class Recreation:
             self.forget(i)
         if failed.why.is_requested:
             self.failures[i] = 0
-        if self._states.state[i] == DEAD or failed.why.is_requested:
+        if i in self._states.dead or failed.why.is_requested:
             self._states.mark_recreated(i, has_request=failed.request is not None)
         if failed.why is WhyRecreated.FAILED:
             if self._options.on_restart is not None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine.env_method_calls import Call, ask
-from envpool_py.engine.env_states import DEAD
 from envpool_py.engine.failed import Failed, Phase, WhyRecreated
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
@@ -38,7 +37,7 @@ class RequestedRestarts:
             unread, ended = self._states.unread, self._states.dead
             lost = [i for i in unread if i in ended or self._recreation.row_error(i) is not None]
             self._flight.cancel(ids[np.isin(ids, lost)])
-            dead = ids[(self._states.state[ids] == DEAD) | np.isin(ids, left)]
+            dead = ids[np.isin(ids, [*self._states.dead_among(ids), *left])]
             if not len(dead):
                 return
             self.restart(dead)
@@ -100,8 +99,8 @@ class RequestedRestarts:
         usable = self._running(ids)
         failed = self._recreation.failed
         waiting = [i for i in ids.tolist() if i in failed and failed[i].request]
-        alive = usable[self._states.state[usable] != DEAD]  # else a mate has restarted its process
-        self._states.check_free(np.union1d(alive, waiting).astype(np.intp))
+        dead = self._states.dead_among(usable)  # a mate has restarted their process
+        self._states.check_free(np.setdiff1d(np.union1d(usable, waiting).astype(np.intp), dead))
         for i in usable.tolist():
             if i in failed and failed[i].phase is Phase.CONFIGURES:  # an interrupted restart
                 self._flight.drop_result(i)  # else the reply would be that to the ping

@@ -152,7 +152,7 @@ class StepLoop:
         STEP_LOOPS.add(self)
         rewards: Any = block.reward if block.spec.reward else block.reward.data
         words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
-        keep_info, convert, finish = self._keep_info, self._convert_reward, self._finish
+        keep_info, convert, word_of = self._keep_info, self._convert_reward, self._word_of
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
         np_false, np_float, count = np.False_, np.float64, FORK_COUNT
         shares = len(self._executors) > 1 and not self._heartbeat.is_read
@@ -194,7 +194,7 @@ class StepLoop:
                         if not word:
                             beside["info"] = info
                 else:
-                    word = finish(token, row)
+                    word = word_of(token, row)
                 if beside:
                     send(token)
                     word |= more
@@ -208,7 +208,7 @@ class StepLoop:
         self._heartbeat.begin(i)
         return self._executors[i].reset()
 
-    def _finish(self, token: int, row: Row) -> int:
+    def _word_of(self, token: int, row: Row) -> int:
         """Return the word (flags and mark) of a row that is not that of a plain step."""
         i = token & ID_MASK
         executor = self._executors[i]

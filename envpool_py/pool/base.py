@@ -485,7 +485,7 @@ class BaseVectorEnv:
             return
         self._closing, self.is_closed = frame, True
         del frame
-        self.engine.flight.stop()
+        self.engine.flight.mark_closed()
         call_guard.await_end(self, supervisor.GRACE)
         errors = self.engine.close()
         self._closing, self._is_freed = None, True  # else it was interrupted: the next call goes on
@@ -592,4 +592,4 @@ def _configure(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> No
 def _note_exit(pool_ref: weakref.ref[BaseVectorEnv]) -> None:
     if (pool := pool_ref()) is not None:
         pool.is_closed = True
-        pool.engine.flight.stop()  # a call in a daemon thread leaves the processes alone
+        pool.engine.flight.mark_closed()  # a call in a daemon thread leaves the processes alone

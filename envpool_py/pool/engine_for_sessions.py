@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 
-from envpool_py.engine.env_states import DEAD, RESETTING, STEPPING
+from envpool_py.engine.env_states import STEPPING
 from envpool_py.engine.failed import backoff
 from envpool_py.engine.flight import NotYet
 from envpool_py.env import spaces
@@ -97,9 +97,10 @@ class EngineForSessions:
             self._pool._under_way.clear()  # noqa: SLF001
 
     def prepare(self, i: int) -> bool:
-        if (state := self._flight.states.state[i]) in (STEPPING, RESETTING):
+        states = self._flight.states
+        if states.state[i] >= STEPPING:
             return False
-        if is_lost := state == DEAD or i in self._recovery.failed:
+        if is_lost := i in states.dead or i in self._recovery.failed:
             self._recovery.renew(i)
         return not is_lost
 

@@ -265,7 +265,7 @@ class Supervisor:
                 text = f"env_fn has not returned after {SLOW_START:g} seconds"
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
-            self.poller.fetch(token_chunks, 0, self.timeout(left))
+            self.poller.fetch(token_chunks, 0, self.time_left(left))
             self._end_late()
             check()
 
@@ -301,13 +301,13 @@ class Supervisor:
             text += f", context={self.context.get_start_method()!r}"
         return text
 
-    def timeout(self, timeout: float | None) -> float:
-        """Return the seconds until ``enforce_deadlines`` is due, at most ``timeout``; or inf."""
+    def time_left(self, longest: float | None) -> float:
+        """Return the seconds until ``enforce_deadlines`` is due, at most ``longest``; or inf."""
         due = min([host.deadline for host in self.hosts], default=math.inf)
         if self.watchdog is not None:
             due = min(due, self.watchdog.next_check)
         left = max(due - time.monotonic(), 0.0)
-        return left if timeout is None else min(left, timeout)
+        return left if longest is None else min(left, longest)
 
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
