@@ -306,6 +306,7 @@ class RemoteHost(ABC):
             self.kill(_UNREADABLE)
             return None
 
+    @interrupts.deferred()
     def kill(self, reason: str | None = None) -> None:
         """Kill it, without waiting for its end."""
         if reason is not None:
@@ -346,7 +347,6 @@ class RemoteHost(ABC):
 
         ``request_stacks`` comes before, ``await_end`` may follow.
         """
-        line, stack = "", ""
         try:
             line, stack = self.stack_of(thread)
         finally:
