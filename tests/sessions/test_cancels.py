@@ -16,6 +16,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
 from envpool_py.engine import recreation
+from envpool_py.pool import recv_async
 from envpool_py.worker import supervisor
 from tests.faults.helpers import expire, kill
 from tests.sessions.helpers import (
@@ -497,3 +498,47 @@ def test_a_signal_at_any_line_ends_all(place, part, every, tmp_path):
                 asyncio.run(run(target))
             fine(pool)
             assert wait_until(lambda: threading.active_count() == num_threads)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*(stays taken|never awaited)")  # where it was interrupted
+def test_after_an_error_of_a_handler_nobody_waits_indefinitely(tmp_path):
+    """The event loop logs what a callback raises, and goes on: no timer or result is lost."""
+
+    async def run(target):
+        async def talk(k):
+            options = {"options": {"block": True}, "timeout": 0.05} if k == 0 else {}
+            async with sessions.open(**options) as env:
+                await env.step(GO)
+
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with pool.sessions() as sessions:
+            with every_line.Lines(scene, RuntimeError, target) as seen:
+                running = sessions.map(talk, range(3), on_failure="record")
+                with contextlib.suppress(RuntimeError, ClosedEnvironmentError):
+                    await asyncio.wait_for(running, 20)
+            return seen.places([1])
+
+    scene = types.SimpleNamespace(look=lambda: None)
+    with blocking("thread", tmp_path) as pool:
+        for target in asyncio.run(run(None)):
+            if os.sep + "sessions" + os.sep in target[0]:
+                with contextlib.suppress(RuntimeError):
+                    asyncio.run(run(target))
+                fine(pool)
+
+
+def test_results_are_noticed_although_one_notice_was_lost(monkeypatch):
+    """An interrupt came before the first line of what the event loop calls."""
+    now, called = [1e9], []
+    monkeypatch.setattr(recv_async.time, "monotonic", lambda: now[0])
+    poller = types.SimpleNamespace(duplicate=lambda: -1, rings=True)
+    hosts = types.SimpleNamespace(supervisor=types.SimpleNamespace(poller=poller), local=[])
+    loop = types.SimpleNamespace(call_soon_threadsafe=called.append)
+    with recv_async.listening(hosts, loop, lambda: None):
+        for now[0], count in ((1e9, 1), (1e9 + 0.5, 1), (1e9 + 1.5, 2), (1e9 + 1.6, 2)):
+            poller.listener()
+            assert len(called) == count
+        called[-1]()
+        poller.listener()
+        assert len(called) == 3
