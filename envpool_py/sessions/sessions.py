@@ -152,6 +152,7 @@ class Sessions:
         self._engine.begin(loop.create_future())
         self._loop, self._ended_by = loop, None
         self._receiver = loop.create_task(self._receive())
+        self._receiver.add_done_callback(lambda _: self._end_with(RuntimeError("interrupted")))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -267,8 +268,8 @@ class Sessions:
                 text = "sessions: they have ended, so no other task is begun"
                 raise ClosedEnvironmentError(text) from self._ended_by
             each = self._loop.create_task(converse(task))
-            running[each] = next(numbers), task
             each.add_done_callback(ended.put_nowait)
+            running[each] = next(numbers), task
             await room.acquire()  # before the next task is taken
 
         async def begin_all() -> None:
@@ -284,7 +285,7 @@ class Sessions:
         beginner.add_done_callback(ended.put_nowait)
         try:
             while running or not beginner.done():
-                if (done := await ended.get()) is beginner:
+                if (done := await ended.get()) not in running:  # the beginner, or interrupted
                     continue
                 k, task = running.pop(done)
                 room.release()
@@ -306,17 +307,17 @@ class Sessions:
         """Wait for a free env, one of ``ids`` if given."""
         self._check_call(None)
         waiter: asyncio.Future[int] = self._loop.create_future()
-        self._waiters[waiter] = ids
-        self._distribute()
         try:
+            self._waiters[waiter] = ids
+            self._distribute()
             if wait is not None:
                 await asyncio.wait([waiter], timeout=wait)
                 if not waiter.done():
                     count = len(ids or self._failures)
                     text = f"none of {count} envs was free within wait={wait} seconds"
-                    raise TimeoutError(text)
+                    raise TimeoutError(text)  # noqa: TRY301 - it has no env
             return await waiter
-        except asyncio.CancelledError:  # maybe in the turn in which it got an env
+        except BaseException:  # maybe in the turn in which it got an env
             if waiter.done() and not waiter.cancelled() and not waiter.exception():
                 self._put_back(waiter.result())
             raise
@@ -400,8 +401,9 @@ class Sessions:
     async def _receive(self) -> None:
         try:
             with self._engine.listening(self._loop, self._poll) as self._longest_wait:
-                self._poll_at(0.0)
-                await self._loop.create_future()  # until it is cancelled
+                while True:  # until it is cancelled; an interrupt may have lost the timer
+                    self._on_timer()
+                    await asyncio.sleep(1.0)
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
             self._end_with(error)
         finally:
@@ -472,10 +474,9 @@ class Sessions:
 
     def _set_result(self, i: int, result: Any) -> bool:
         """Set the result of the request of env ``i``, a row or an error; False: there is none."""
-        pending = self._pending.pop(i, None)
-        if pending is not None and not pending.done():  # else it was cancelled
+        if (pending := self._pending.get(i)) is not None and not pending.done():  # else cancelled
             (pending.set_exception if isinstance(result, EnvError) else pending.set_result)(result)
-        return pending is not None
+        return self._pending.pop(i, None) is not None
 
     def _stop_late(self, now: float) -> None:
         """Stop requests that have not ended in time, or were cancelled and go on."""

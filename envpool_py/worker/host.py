@@ -8,7 +8,7 @@ import pickle
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -306,6 +306,7 @@ class RemoteHost(ABC):
             self.kill(_UNREADABLE)
             return None
 
+    @interrupts.deferred()
     def kill(self, reason: str | None = None) -> None:
         """Kill it, without waiting for its end."""
         if reason is not None:
@@ -346,7 +347,6 @@ class RemoteHost(ABC):
 
         ``request_stacks`` comes before, ``await_end`` may follow.
         """
-        line, stack = "", ""
         try:
             line, stack = self.stack_of(thread)
         finally:
@@ -377,12 +377,12 @@ class RemoteHost(ABC):
             reason = f"{self.how_killed}: it has not ended after {seconds:g} seconds"
             self.exit = known._replace(reason=reason)
 
-    def errors_of_close(self) -> list[EnvError]:
-        """Return the errors of ``close``; of those that have not ended the first hung, or died."""
+    def errors_of_close(self, hung: Collection[int] = ()) -> list[EnvError]:
+        """Return the errors of ``close``; of the others one in ``hung``, or the first, has hung."""
         found = [error for error in self.closed_envs.values() if error is not None]
         if not (unclosed := [i for i in self.ids if i not in self.closed_envs]):
             return found
-        first, *rest = unclosed
+        first, *rest = sorted(unclosed, key=lambda i: i not in hung)
         how = Exit() if self.exit is None else self.exit
         text = f"env {first}: could not be closed"
         if self.exit is not None:

@@ -354,11 +354,9 @@ class Supervisor:
 
     def begun(self, ids: set[int]) -> set[int]:
         """Return those of these envs in flight that have begun their request, as far as known."""
-        found = {host.ids[0] for host in self.hosts if len(host.ids) == 1}
-        for host in self.hosts if self._block is not None else ():
-            current = int(self._block.heartbeats[host.ids[0], 0])
-            found.add(abs(current) - 1 if current else host.ids[0])
-        return found & ids
+        hosts = self.hosts if self._block is not None else ()
+        current = {host.ids[0]: int(self._block.heartbeats[host.ids[0], 0]) for host in hosts}
+        return ids & {abs(env) - 1 if env else i for i, env in current.items()}
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
@@ -371,6 +369,7 @@ class Supervisor:
             for host in self.hosts:
                 host.write(messages.pack(messages.CLOSE, messages.PATIENCE.pack(GRACE / 2)))
             self._await_exits(GRACE)
+            hung = self.begun({i for host in self.hosts for i in host.ids})
             for host in self.hosts:
                 host.note_slow_close(GRACE)
                 if isinstance(host, ProcessHost):
@@ -389,7 +388,7 @@ class Supervisor:
                     file_descriptors.release(self._fds.pop())
                 self.watchdog = self._block = None  # free the memory
                 self._closed = True
-        return [error for host in closing for error in host.errors_of_close()]
+        return [error for host in closing for error in host.errors_of_close(hung)]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

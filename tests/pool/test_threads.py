@@ -150,10 +150,12 @@ def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
 
 def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.3)
-    pool = ThreadVectorEnv(gated[1:])
+    pool = ThreadVectorEnv(gated, num_threads=1)
     pool.reset()
-    pool.send([1])
-    with pytest.warns(RuntimeWarning, match="env 0: could not be closed: the thread was abandoned"):
+    pool.send([0, 1])
+    assert wait_until(lambda: abs(pool.engine.block.heartbeats[0, 0]) == 2)
+    text = r"env 1: could not be closed: the thread was abandoned: .*; nor could env 0, of the same"
+    with pytest.warns(RuntimeWarning, match=text):
         pool.close()
     assert len(threads_named()) == 1
     GatedEnv.gates[1].set()

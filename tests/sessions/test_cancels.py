@@ -16,6 +16,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
 from envpool_py.engine import recreation
+from envpool_py.pool import recv_async
 from envpool_py.worker import supervisor
 from tests.faults.helpers import expire, kill
 from tests.sessions.helpers import (
@@ -455,7 +456,7 @@ def test_an_interrupt_ends_all(place, tmp_path):
     [
         ("thread", "step", 1),
         ("subproc-fork", "close", 31),
-        *slow(("thread", "close", 3), ("thread", "end", 1)),
+        *slow(("thread", "close", 3), ("thread", "end", 1), ("thread", "timeout", 2)),
         *slow(
             ("subproc-fork", "step", 1), ("subproc-fork", "close", 5), ("subproc-fork", "end", 2)
         ),
@@ -470,24 +471,74 @@ def test_a_signal_at_any_line_ends_all(place, part, every, tmp_path):
     async def run(target):
         async with pool.sessions() as sessions:
             env = await sessions.open()
-            step = asyncio.create_task(env.step(BLOCK))
+            step = asyncio.create_task(env.step(BLOCK, timeout=60))
             step.add_done_callback(lambda _: step.cancelled() or step.exception())  # no log line
             with lines("step", target) as seen:
                 await asyncio.sleep(0)
             await until(lambda: blocks(tmp_path, 1))
+            with lines("timeout", target) as seen_late:
+                await (time_passes(lambda: True) if part == "timeout" else turns(1))
             with lines("close", target) as seen_close:
                 env.close()
-            with pytest.raises(ResetNeeded):
+            with pytest.raises((ResetNeeded, EnvTimeoutError)):
                 await step
             async with sessions.open() as env:
                 with lines("end", target) as seen_end:
                     await sessions.__aexit__()
-            return (seen or seen_close or seen_end).places([1])
+            return (seen or seen_late or seen_close or seen_end).places([1])
 
     scene = types.SimpleNamespace(look=lambda: None)
+    # The lines after a time-out depend on when a thread ends.
+    raised = contextlib.suppress if part == "timeout" else pytest.raises
     with blocking(place, tmp_path, 1) as pool:
+        num_threads = threading.active_count()
         for target in asyncio.run(run(None))[::every]:
             gc.collect()  # not in the lines that are walked
-            with pytest.raises(KeyboardInterrupt):
+            with raised(KeyboardInterrupt):
                 asyncio.run(run(target))
             fine(pool)
+            assert wait_until(lambda: threading.active_count() == num_threads)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*(stays taken|never awaited)")  # where it was interrupted
+def test_after_an_error_of_a_handler_nobody_waits_indefinitely(tmp_path):
+    """The event loop logs what a callback raises, and goes on: no timer or result is lost."""
+
+    async def run(target):
+        async def talk(k):
+            options = {"options": {"block": True}, "timeout": 0.05} if k == 0 else {}
+            async with sessions.open(**options) as env:
+                await env.step(GO)
+
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with pool.sessions() as sessions:
+            with every_line.Lines(scene, RuntimeError, target) as seen:
+                running = sessions.map(talk, range(3), on_failure="record")
+                with contextlib.suppress(RuntimeError, ClosedEnvironmentError):
+                    await asyncio.wait_for(running, 20)
+            return seen.places([1])
+
+    scene = types.SimpleNamespace(look=lambda: None)
+    with blocking("thread", tmp_path) as pool:
+        for target in asyncio.run(run(None)):
+            if os.sep + "sessions" + os.sep in target[0]:
+                with contextlib.suppress(RuntimeError):
+                    asyncio.run(run(target))
+                fine(pool)
+
+
+def test_results_are_noticed_although_one_notice_was_lost(monkeypatch):
+    """An interrupt came before the first line of what the event loop calls."""
+    now, called = [1e9], []
+    monkeypatch.setattr(recv_async.time, "monotonic", lambda: now[0])
+    poller = types.SimpleNamespace(duplicate=lambda: -1, rings=True)
+    hosts = types.SimpleNamespace(supervisor=types.SimpleNamespace(poller=poller), local=[])
+    loop = types.SimpleNamespace(call_soon_threadsafe=called.append)
+    with recv_async.listening(hosts, loop, lambda: None):
+        for now[0], count in ((1e9, 1), (1e9 + 0.5, 1), (1e9 + 1.5, 2), (1e9 + 1.6, 2)):
+            poller.listener()
+            assert len(called) == count
+        called[-1]()
+        poller.listener()
+        assert len(called) == 3
