@@ -3,6 +3,7 @@
 The tests of every backend run on Ray too, by `tests/ray/plugin.py`.
 """
 
+import multiprocessing
 import os
 import re
 import signal
@@ -81,6 +82,19 @@ class TestContract(EnvWorkerContract):
 def test_wrong_options(options, error, text):
     with pytest.raises(error, match=text):
         RayVectorEnv([envs.CountEnv], **options)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_pool_in_a_fork_is_refused_with_the_reason():
+    def make():
+        with pytest.raises(RuntimeError, match="in a fork of a program that uses Ray; .*'spawn'"):
+            RayVectorEnv([envs.CountEnv], num_cpus=0.01)
+
+    process = multiprocessing.get_context("fork").Process(target=make)
+    process.start()
+    process.join(20)
+    process.kill()
+    assert process.exitcode == 0
 
 
 def test_auto_starts_as_many_actors_as_there_is_room_for():
