@@ -224,6 +224,15 @@ def test_a_death_names_the_envs_and_the_node_and_the_others_go_on():
         assert pool.step([""] * 4)[0][:, 2].tolist() == [1, 1, 1, 1]
 
 
+def test_a_death_is_not_said_to_be_that_of_an_env_that_was_recreated_before():
+    with PLACE(FNS, on_error="restart") as pool:
+        pool.reset()
+        assert "env_error" in pool.step(["", "value", "", ""])[4][1]
+        pool.reset([1])
+        infos = pool.step(["SIGKILL", "", "", ""])[4]
+        assert not any("it ran env" in info["env_error"] for info in infos[:2])
+
+
 def test_episode_seeds_hold_over_the_death_of_an_actor():
     options = {"episode_seeds": True, "autoreset_mode": "next_step", "on_error": "restart"}
     with PLACE([envs.CountEnv] * 4, **options) as pool:
