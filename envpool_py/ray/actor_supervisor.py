@@ -9,6 +9,7 @@ stopped or frozen, which cannot tell anything.
 from __future__ import annotations
 
 import atexit
+import math
 import multiprocessing
 import time
 from collections import deque
@@ -119,6 +120,7 @@ class ActorHost(RemoteHost):
 
     def _take_reply(self, reply: list[Any]) -> bytes:
         tokens, groups, rows, items = reply
+        self._heartbeat[0] = 0  # the request whose phase was told has ended
         if groups:
             self.rows.write(groups, np.frombuffer(tokens, np.int64), rows)
         self._inbox.extend(items)
@@ -138,8 +140,8 @@ class ActorHost(RemoteHost):
 
     def _take_event(self, event: Event) -> bytes:
         i, phase, items = event
-        self._heartbeat[[0, 4]] = ~i, phase  # as a process would, but for the limit
         self._take_reply([b"", 0, b"", items])
+        self._heartbeat[[0, 4]] = ~i, phase  # as a process would, but for the limit
         if len(self.closed_envs) == len(self.ids):
             self.kill()
         return b""
@@ -224,9 +226,7 @@ class ActorSupervisor(Supervisor):
                 self._block.heartbeats[host.ids[0], [0, 4]] = i + 1, phase  # as a process would
                 yield from host.kill_slow([i], 0, self.late_text(UNDONE_IN[phase]))
                 continue
-            if limit is None:
-                continue
-            longest = (len(host.ids) + 1) * limit + SILENT_FOR
+            longest = math.inf if limit is None else (len(host.ids) + 1) * limit + SILENT_FOR
             if now > min(host.since.copy(), default=now) + longest:
                 fact = f"has not answered for {longest:g} seconds, with step_timeout={limit}"
                 yield from host.kill_slow(host.ids, 0, fact)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -17,6 +18,10 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import InProcessOptions, check_options, spell_out
 from envpool_py.ray.actor_supervisor import ActorSupervisor
 from envpool_py.worker.builtin_env_workers import RemoteEnvWorker
+
+_forked: list[bool] = []  # not empty in a fork of a program that used Ray: Ray blocks there
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _forked.extend([True] * ray.is_initialized()))
 
 
 class RayOptions(InProcessOptions, total=False):
@@ -86,14 +91,9 @@ class RayVectorEnv(BaseVectorEnv):
         needed = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
         wanted = _wanted(len(env_fns), num_processes, envs_per_actor)
         count = _count(len(env_fns), wanted, needed)
-        worker_fn = functools.partial(
-            RayEnvWorker,
-            num_cpus=num_cpus,
-            num_gpus=num_gpus,
-            resources=resources,
-            scheduling_strategy=scheduling_strategy,
-            runtime_env=runtime_env,
-        )
+        amounts: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources}
+        where: Any = {"scheduling_strategy": scheduling_strategy, "runtime_env": runtime_env}
+        worker_fn = functools.partial(RayEnvWorker, **amounts, **where)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
@@ -111,14 +111,14 @@ def _wanted(num_envs: int, num_processes: NumProcesses, envs_per_actor: int | st
 
 def _count(num_envs: int, wanted: int | None, needed: Mapping[str, float]) -> int:
     """How many actors, each of which needs these resources, to start."""
+    if _forked:
+        raise RuntimeError("Ray blocks in a fork of a program that uses Ray; use 'spawn'")
     most = wanted or num_envs
     if not ray.is_initialized():  # ``cluster_resources`` does not start Ray
         ray.init()
     in_all = _room(ray.cluster_resources(), needed, most)
-    deadline = time.monotonic() + 1
-    while (room := _room(ray.available_resources(), needed, most)) < in_all:
-        if time.monotonic() > deadline:
-            break
+    end, now = time.monotonic() + 1, time.monotonic
+    while (room := _room(ray.available_resources(), needed, most)) < in_all and now() < end:
         time.sleep(0.02)  # what a pool had that was closed just now is free a moment later
     count = wanted or max(room, 1)
     if count > room:

@@ -3,6 +3,7 @@
 The tests of every backend run on Ray too, by `tests/ray/plugin.py`.
 """
 
+import multiprocessing
 import os
 import re
 import signal
@@ -81,6 +82,19 @@ class TestContract(EnvWorkerContract):
 def test_wrong_options(options, error, text):
     with pytest.raises(error, match=text):
         RayVectorEnv([envs.CountEnv], **options)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_pool_in_a_fork_is_refused_with_the_reason():
+    def make():
+        with pytest.raises(RuntimeError, match="in a fork of a program that uses Ray; .*'spawn'"):
+            RayVectorEnv([envs.CountEnv], num_cpus=0.01)
+
+    process = multiprocessing.get_context("fork").Process(target=make)
+    process.start()
+    process.join(20)
+    process.kill()
+    assert process.exitcode == 0
 
 
 def test_auto_starts_as_many_actors_as_there_is_room_for():
@@ -208,6 +222,15 @@ def test_a_death_names_the_envs_and_the_node_and_the_others_go_on():
         pool.restart([0, 1])
         pool.reset([0, 1])
         assert pool.step([""] * 4)[0][:, 2].tolist() == [1, 1, 1, 1]
+
+
+def test_a_death_is_not_said_to_be_that_of_an_env_that_was_recreated_before():
+    with PLACE(FNS, on_error="restart") as pool:
+        pool.reset()
+        assert "env_error" in pool.step(["", "value", "", ""])[4][1]
+        pool.reset([1])
+        infos = pool.step(["SIGKILL", "", "", ""])[4]
+        assert not any("it ran env" in info["env_error"] for info in infos[:2])
 
 
 def test_episode_seeds_hold_over_the_death_of_an_actor():
