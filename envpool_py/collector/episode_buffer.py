@@ -22,10 +22,7 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 
 
 class OpenRows:
-    """The open row of each env, one of ``size``: what was seen, and what the policy returned.
-
-    ``seen`` and ``action`` are the leaves of what the pool returns and of an action.
-    """
+    """The open row of each env, one of ``size``: what was seen, and what the policy returned."""
 
     def __init__(
         self, num_envs: int, seen: Sequence[Leaf], action: Sequence[Leaf], size: int = 1
