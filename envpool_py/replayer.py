@@ -341,7 +341,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         return None
 
     def _fetch(self, requests: Mapping[int, Request]) -> StepResult:
-        """Send requests and return their batch."""
         for i in requests:
             self._confirm(i)
         try:

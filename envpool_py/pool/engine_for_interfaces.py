@@ -46,10 +46,7 @@ class EngineForInterfaces:
             states.check_step(Selection(ids))
 
     def wait(self, num_rows: int, deadline: float | None) -> int:
-        """Wait until ``deadline`` for ``num_rows`` results, or for all in flight if fewer are.
-
-        Return how many have arrived; ``recv`` returns their rows.
-        """
+        """Wait until ``deadline`` for ``num_rows`` results, or all in flight; return the number."""
         flight = self._engine.flight
         return len(flight.wait(min(num_rows, flight.states.num_in_flight), deadline, None))
 
