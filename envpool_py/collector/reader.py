@@ -222,7 +222,19 @@ def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
     folder = Path(path)
     folder.stat()  # raises the OSError
     with field(str(path)):
-        found = _read_folder(folder, mmap=mmap)
+        require((folder / METADATA).exists(), "not a folder of episodes: it has no metadata.json")
+        with field("damaged"):
+            head = read_json(folder / METADATA)
+        _check_head(head)
+        with field("damaged"):
+            names = {unquote(file.name.removesuffix(".npy")): file for file in folder.glob("*.npy")}
+            index = names.pop("episodes", None)
+            table: Any = () if index is None else _read_npy(index, mmap=False)
+            if len(table):
+                columns = {name: _read_npy(names[name], mmap=mmap) for name in sorted(names)}
+                found = Episodes(head, table, columns)
+            else:  # killed before the first episode was complete
+                found = _no_episodes(head)
     found.place = f"{path}: "
     return found
 
@@ -303,21 +315,6 @@ def _check_head(head: Any) -> None:
     require(version == VERSION, text)
     for name in ("metadata", "observation_space", "action_space"):
         require(isinstance(head.get(name), dict), f"damaged: {name} is no object")
-
-
-def _read_folder(folder: Path, *, mmap: bool) -> Episodes:
-    require((folder / METADATA).exists(), "not a folder of episodes: it has no metadata.json")
-    with field("damaged"):
-        head = read_json(folder / METADATA)
-    _check_head(head)
-    with field("damaged"):
-        names = {unquote(file.name.removesuffix(".npy")): file for file in folder.glob("*.npy")}
-        index = names.pop("episodes", None)
-        table: Any = () if index is None else _read_npy(index, mmap=False)
-        if not len(table):  # killed before the first episode was complete
-            return _no_episodes(head)
-        columns = {name: _read_npy(names[name], mmap=mmap) for name in sorted(names)}
-        return Episodes(head, table, columns)
 
 
 def _read_npy(path: Path, *, mmap: bool) -> NDArray[Any]:

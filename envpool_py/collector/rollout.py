@@ -115,7 +115,6 @@ class RolloutBuffer(OpenRows):
         return [column.block[self._total :].copy() for column in self._seen]
 
     def finish(self) -> Rollout:
-        """Return the rollout."""
         assert self._rewards is not None  # noqa: S101 - each rollout has a step
 
         def shaped(column: NDArray[Any]) -> Any:

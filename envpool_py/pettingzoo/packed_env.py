@@ -113,8 +113,7 @@ class PackedEnv:
     @property
     def alive(self) -> NDArray[np.bool_]:
         """Which agents must act next, in the order of ``possible_agents``."""
-        alive: NDArray[np.bool_] = self._flags[ALIVE].copy()
-        return alive
+        return self._flags[ALIVE].copy()  # type: ignore[no-any-return]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

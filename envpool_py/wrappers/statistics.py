@@ -158,7 +158,10 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
 def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike[str]) -> None:
     """Read a file of ``save`` into the leaves of ``tree``; ValueError if it has another form."""
     name = os.fspath(path)
-    stored = _read(name)
+    with untrusted_files.field(f"{name}: is no file that VectorEnvNormObs.save wrote"):
+        file = untrusted_files.read_archive(Path(name))
+        paths = json.loads(untrusted_files.text_of(file["paths"]))
+        stored = {tuple(leaf_path): _leaf(file, n) for n, leaf_path in enumerate(paths)}
     present = dict(leaves(tree))
     if stored.keys() != present.keys():
         there, here = sorted(map(str, stored)), sorted(map(str, present))
@@ -167,13 +170,6 @@ def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike
     check(map_tree(lambda leaf: None if leaf is None else next(new), tree), space, name)
     for leaf_path, leaf in present.items():
         vars(leaf).update(vars(stored[leaf_path]))
-
-
-def _read(name: str) -> dict[_Path, RunningMeanStd]:
-    with untrusted_files.field(f"{name}: is no file that VectorEnvNormObs.save wrote"):
-        file = untrusted_files.read_archive(Path(name))
-        paths = json.loads(untrusted_files.text_of(file["paths"]))
-        return {tuple(path): _leaf(file, n) for n, path in enumerate(paths)}
 
 
 def _leaf(file: dict[str, NDArray[Any]], n: int) -> RunningMeanStd:

@@ -279,8 +279,7 @@ class VecEnvWrapper(VecEnv):
 
     @property
     def unwrapped(self) -> VecEnv:
-        found: VecEnv = self.venv.unwrapped
-        return found
+        return self.venv.unwrapped  # type: ignore[no-any-return]
 
     if not TYPE_CHECKING:  # type checkers would take any misspelt name
 
