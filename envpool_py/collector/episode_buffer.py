@@ -131,8 +131,7 @@ class EpisodeBuffer(OpenRows):
         full = self._row == self._start + self._size
         for i in np.flatnonzero(full).tolist():
             for column in columns:
-                block = column.block[self._start[i] : self._row[i]]
-                column.aside[i].append(block.copy())
+                column.aside[i].append(column.block[self._start[i] : self._row[i]].copy())
         self._row[full] = self._start[full]
         self._room = int((self._start + self._size - self._row).min())
 

@@ -24,12 +24,7 @@ from envpool_py.record import digest
 
 
 class EngineForInterfaces:
-    """Questions and requests of the interfaces over a pool, and of ``replay``.
-
-    Attributes:
-        env_options: the options of the pool that its envs get.
-        block_spec: the layouts of observations and actions, see ``Spec``.
-    """
+    """Questions and requests of the interfaces over a pool, and of ``replay``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -139,17 +139,16 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
     ``paths`` in the file is a JSON list of the leaves' paths; ``mean_0``, ``var_0``, ``count_0``,
     ``clip_max_0`` (infinite for no limit) and ``eps_0`` belong to the first, and so on.
     """
-    arrays: dict[str, Any] = {}
-    paths = []
-    for n, (leaf_path, leaf) in enumerate(leaves(tree)):
-        paths.append(leaf_path)
+    found = dict(leaves(tree))
+    arrays: dict[str, Any] = {"paths": np.array(json.dumps(list(found)))}
+    for n, leaf in enumerate(found.values()):
         arrays |= {f"{field}_{n}": getattr(leaf, field) for field in _FIELDS}
         arrays[f"clip_max_{n}"] = leaf.clip_max or np.inf
     target = Path(path)
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
         with scratch.open("wb") as file:
-            np.savez(file, paths=np.array(json.dumps(paths)), **arrays)
+            np.savez(file, **arrays)
         scratch.replace(target)
     finally:
         scratch.unlink(missing_ok=True)
