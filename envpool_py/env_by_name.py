@@ -30,10 +30,7 @@ _ID = re.compile(r"([\w.]+):[\w/-]+-v\d+")
 
 
 def module_and_name(env: str) -> tuple[str, str]:
-    """Return the module to import, or "", and the id or callable; ``ale_py`` has the Atari games.
-
-    Importing ``ale_py`` registers the ids ``ALE/...``.
-    """
+    """Return the module to import, or "", and the id or callable; ``ALE/...`` is of ``ale_py``."""
     place, _, name = env.rpartition(":")
     return place or ("ale_py" if name.startswith("ALE/") else ""), name
 
@@ -179,10 +176,7 @@ def attach_names(
     kwargs: Mapping[str, Any],
     wrappers: Sequence[str | Callable[..., Any]],
 ) -> None:
-    """Name what ``env_fn`` makes, if the command line can make it again.
-
-    The names are ids or ``module:name``; keyword arguments must be Python literals.
-    """
+    """Name what ``env_fn`` makes, if the command line can make it by names and Python literals."""
     names = [each if isinstance(each, str) else _import_name(each) for each in (env, *wrappers)]
     if None not in names and all(map(_is_literal, kwargs.values())):
         texts = {key: repr(value) for key, value in kwargs.items()}

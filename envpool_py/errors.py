@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-#: The folder of this package.
 PACKAGE_FOLDER = str(Path(__file__).parent) + os.sep
 
 __all__ = ["EnvError", "EnvTimeoutError", "ReplayError", "WorkerDiedError"]

@@ -341,7 +341,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         return None
 
     def _fetch(self, requests: Mapping[int, Request]) -> StepResult:
-        """Send requests and return their batch."""
         for i in requests:
             self._confirm(i)
         try:
@@ -358,7 +357,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         return batch
 
     def _repeat(self, requests: Mapping[int, Request], rows: Mapping[int, Row]) -> StepResult:
-        """Repeat the rows of a batch, and check them."""
         try:
             batch = self._fetch(requests)
         except EnvError as error:
@@ -412,11 +410,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         return env.next_position(request, ["is_reset"] if is_reset else ())
 
     def _error_of(self, i: int, fault: tuple[str, str, str, tuple[int, ...]]) -> EnvError:
-        """Return the error of the run; if the env raised it, the env must raise it again.
-
-        Raises:
-            ReplayError: the env raised another error than in the run, or none.
-        """
+        """Return the error of the run; ReplayError unless an env that raised it does so again."""
         kind, text, asked, env_ids = fault
         env, request = self._envs[i], self._pending.pop(i, None)
         is_death, error = kind in _DEATHS, None

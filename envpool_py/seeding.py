@@ -60,8 +60,7 @@ def of_restart(root: int, restarts: int, episode: int) -> int:
 
 
 def _draw_word(entropy: Any, key: tuple[int, ...], **options: int) -> int:
-    sequence = np.random.SeedSequence(entropy, spawn_key=key, **options)
-    return int(sequence.generate_state(1)[0])
+    return int(np.random.SeedSequence(entropy, spawn_key=key, **options).generate_state(1)[0])
 
 
 def _checked_seed(seed: Any, where: str = "") -> int | None:

@@ -172,10 +172,6 @@ def _run_gymnasium(pool: gym.vector.VectorEnv[Any, Any, Any], actions: Iterator[
     return Running(advance, pool.close, num_processes=pool.num_envs * is_async)
 
 
-def _pid_of(_: Any) -> int:
-    return os.getpid()
-
-
 def _run_pool(pool: BaseVectorEnv, actions: Iterator[Any]) -> Running:
     pool.reset(seed=0)
     ids = np.arange(len(pool))
@@ -189,6 +185,6 @@ def _run_pool(pool: BaseVectorEnv, actions: Iterator[Any]) -> Running:
         ids = pool.batch_ids
         return len(ids)
 
-    num_processes = len({*pool.apply(_pid_of)} - {os.getpid()})
+    num_processes = len({*pool.apply(lambda _: os.getpid())} - {os.getpid()})
     advance_by = advance_some if pool.is_async else advance
     return Running(advance_by, pool.close, pool.is_async, num_processes, repr(pool))

@@ -43,8 +43,7 @@ class Imported(NamedTuple):
 
 def printable(text: str) -> str:
     """The text with control characters escaped as by ``repr``: a terminal would obey them."""
-    shown = (c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-    return "".join(shown)
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def find_in(folder: Path) -> None:

@@ -237,33 +237,29 @@ class AsyncCollector:
         layouts = self._obs_layout, self._action_layout
         keeps_infos = bool(self._keep_infos)
         rows = RolloutBuffer(num_envs, num_steps, *layouts, keeps_infos=keeps_infos)
-        with self._partial_batches():
-            self._fill(rows, num_envs)
-        self._left = "rollout", self._uses()
-        return rows.finish()
-
-    def _fill(self, rows: RolloutBuffer, num_envs: int) -> None:
         goes_on, self._left = self._left == ("rollout", self._uses()), None
-        if goes_on:
-            everyone = np.arange(num_envs)
-            rows.open(everyone, self._held)
-            *parts, infos, _ = self._held
-            obs = stacked(self._obs_layout, spaces.join(self._obs_layout, parts))
-            if self._in_rows:
-                obs = spaces.as_rows(self._obs_layout, parts, num_envs)
-            self._act(everyone, obs, infos, rows)
-        else:
-            self._start_afresh(range(num_envs))
-        while self.pool.waiting_id:
-            batch = self._receive(self.pool.recv())
-            rows.close(batch)
-            acting = self._begin(batch, batch.ends)
-            obs = self._obs_parts(spaces.take(batch.obs, acting))
-            starts = batch.begins | batch.ends
-            seen = [*obs, batch.infos[acting], starts[acting]]
-            acting[acting] = rows.open(batch.ids[acting], seen)
-            self._act_on(batch, acting, rows)
-        self._held = rows.held()
+        with self._partial_batches():
+            if goes_on:
+                everyone = np.arange(num_envs)
+                rows.open(everyone, self._held)
+                *parts, infos, _ = self._held
+                obs = stacked(self._obs_layout, spaces.join(self._obs_layout, parts))
+                if self._in_rows:
+                    obs = spaces.as_rows(self._obs_layout, parts, num_envs)
+                self._act(everyone, obs, infos, rows)
+            else:
+                self._start_afresh(range(num_envs))
+            while self.pool.waiting_id:
+                batch = self._receive(self.pool.recv())
+                rows.close(batch)
+                acting = self._begin(batch, batch.ends)
+                obs = self._obs_parts(spaces.take(batch.obs, acting))
+                starts = batch.begins | batch.ends
+                seen = [*obs, batch.infos[acting], starts[acting]]
+                acting[acting] = rows.open(batch.ids[acting], seen)
+                self._act_on(batch, acting, rows)
+        self._held, self._left = rows.held(), ("rollout", self._uses())
+        return rows.finish()
 
     def _episodes(self, done: NDArray[np.int64], limit: int | None) -> Iterator[Episode]:
         """Collect until each env has ``done`` its share of the limit."""

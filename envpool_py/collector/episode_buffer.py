@@ -22,10 +22,7 @@ _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 
 
 class OpenRows:
-    """The open row of each env, one of ``size``: what was seen, and what the policy returned.
-
-    ``seen`` and ``action`` are the leaves of what the pool returns and of an action.
-    """
+    """The open row of each env, one of ``size``: what was seen, and what the policy returned."""
 
     def __init__(
         self, num_envs: int, seen: Sequence[Leaf], action: Sequence[Leaf], size: int = 1
@@ -134,8 +131,7 @@ class EpisodeBuffer(OpenRows):
         full = self._row == self._start + self._size
         for i in np.flatnonzero(full).tolist():
             for column in columns:
-                block = column.block[self._start[i] : self._row[i]]
-                column.aside[i].append(block.copy())
+                column.aside[i].append(column.block[self._start[i] : self._row[i]].copy())
         self._row[full] = self._start[full]
         self._room = int((self._start + self._size - self._row).min())
 

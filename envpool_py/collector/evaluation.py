@@ -66,10 +66,8 @@ class Evaluation:
             count += f", {number} {what}" if number else ""
         if not len(good) or good.ndim > 1:
             return f"<Evaluation of {count}>"
-        deviation, length = good.std(), self.lengths[~self.failed].mean()
-        error = (
-            f", standard error {deviation / (len(good) - 1) ** 0.5:.4g}" if len(good) > 1 else ""
-        )
+        deviation, length, more = good.std(), self.lengths[~self.failed].mean(), len(good) - 1
+        error = f", standard error {deviation / more**0.5:.4g}" if more else ""
         spread = f"mean return {good.mean():.4g}{error}, standard deviation {deviation:.4g}"
         return f"<Evaluation of {count}: {spread}; mean length {length:.4g}>"
 
@@ -161,9 +159,8 @@ class _Outcome(NamedTuple):
 
 def _results(run: _Run) -> Evaluation:
     tasks = sorted(run.found)
-    totals, lengths, terminated, truncated, infos, errors = (
-        zip(*(run.found[n] for n in tasks), strict=True) if tasks else [()] * 6
-    )
+    columns = zip(*(run.found[n] for n in tasks), strict=True) if tasks else [()] * 6
+    totals, lengths, terminated, truncated, infos, errors = columns
     shape = max(map(np.shape, totals), default=())  # that of NaN is ()
     return Evaluation(
         np.array([np.broadcast_to(total, shape) for total in totals], np.float64),

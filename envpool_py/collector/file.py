@@ -95,11 +95,11 @@ class EpisodeWriter:
         self.num_episodes = self.num_steps = self._info_bytes = 0
         self._closed = False
         self._folder.mkdir(exist_ok=True)
-        self._lock = _Lock(self._folder)
+        self._unlock = _locked(self._folder, self)
         try:
             self._begin(earlier(self._folder, append=append))
         except BaseException:
-            self._lock.release()
+            self._unlock()
             raise
 
     def write(self, episode: Episode) -> None:
@@ -145,7 +145,7 @@ class EpisodeWriter:
                 column.close()
             self._write_metadata()
         finally:
-            self._lock.release()
+            self._unlock()
 
     def __enter__(self) -> Self:
         return self
@@ -259,23 +259,21 @@ def earlier(folder: Path, *, append: bool = False) -> Episodes | None:
     return found if len(found) else None
 
 
-class _Lock:
-    """Locks a folder until ``release`` or the end of the process; else BlockingIOError."""
-
-    def __init__(self, folder: Path) -> None:
-        self.release: Callable[[], object] = lambda: None
-        if fcntl is None:
-            return
-        descriptor = os.open(folder, os.O_RDONLY)
-        self.release = weakref.finalize(self, _unlock, descriptor, os.getpid())
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            text = f"{folder}: another EpisodeWriter is writing there; close it"
-            raise BlockingIOError(text) from None
-        except OSError:  # a file system without locks
-            pass
+def _locked(folder: Path, owner: object) -> Callable[[], object]:
+    """Lock a folder until ``owner`` ends, or the result is called; else BlockingIOError."""
+    if fcntl is None:
+        return lambda: None
+    descriptor = os.open(folder, os.O_RDONLY)
+    release = weakref.finalize(owner, _unlock, descriptor, os.getpid())
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        release()
+        text = f"{folder}: another EpisodeWriter is writing there; close it"
+        raise BlockingIOError(text) from None
+    except OSError:  # a file system without locks
+        pass
+    return release
 
 
 def _unlock(descriptor: int, owner: int) -> None:

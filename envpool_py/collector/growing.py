@@ -39,9 +39,8 @@ class GrowingArray:
     def put(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows from row ``first`` on; the array ends with them."""
         if rows.nbytes:
-            self._write_at(
-                self._start + first * self._row_bytes, rows.reshape(-1).view(np.uint8).data
-            )
+            values = rows.reshape(-1).view(np.uint8).data
+            self._write_at(self._start + first * self._row_bytes, values)
         count = b"%d" % (first + len(rows))
         padded = self._after[: -len(count)] + b"\n"  # each digit takes the place of a blank
         self._write_at(0, b"%b%b,%b" % (self._before, count, padded))

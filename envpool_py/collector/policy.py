@@ -145,7 +145,6 @@ class _Actions:
         self._left: list[Any] = []  # the next one last
 
     def take(self, _obs: Any, _k: int) -> Any:
-        """Return the next action."""
         if not self._left:
             self._left = [*iterate(self._space, self._space.sample())][::-1]
         return self._left.pop()
@@ -159,7 +158,6 @@ class _LegalActions:
         self._own: dict[str, gym.Space[Any]] = {}
 
     def take(self, obs: Any, k: int) -> Any:
-        """Return a legal action for the agent of row ``k``."""
         row = spaces.take(obs, k)
         agent, mask = str(row["agent_id"]), row.get("mask")
         if agent not in self._own:

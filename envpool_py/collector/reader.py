@@ -124,9 +124,8 @@ class Episodes(Sequence[Episode]):
         start, length = int(self.starts[k]), int(self.lengths[k])
         first = int(self.observation_starts[k])
         rows = slice(start, start + length)
-        env_seed, seed = (
-            None if s == NO_SEED else int(s) for s in (self.env_seeds[k], self.seeds[k])
-        )
+        seeds = self.env_seeds[k], self.seeds[k]
+        env_seed, seed = (None if each == NO_SEED else int(each) for each in seeds)
         return Episode(
             env_id=int(self.env_ids[k]),
             episode_id=int(self.episode_ids[k]),
@@ -223,7 +222,19 @@ def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
     folder = Path(path)
     folder.stat()  # raises the OSError
     with field(str(path)):
-        found = _read_folder(folder, mmap=mmap)
+        require((folder / METADATA).exists(), "not a folder of episodes: it has no metadata.json")
+        with field("damaged"):
+            head = read_json(folder / METADATA)
+        _check_head(head)
+        with field("damaged"):
+            names = {unquote(file.name.removesuffix(".npy")): file for file in folder.glob("*.npy")}
+            index = names.pop("episodes", None)
+            table: Any = () if index is None else _read_npy(index, mmap=False)
+            if len(table):
+                columns = {name: _read_npy(names[name], mmap=mmap) for name in sorted(names)}
+                found = Episodes(head, table, columns)
+            else:  # killed before the first episode was complete
+                found = _no_episodes(head)
     found.place = f"{path}: "
     return found
 
@@ -249,9 +260,8 @@ def leaves_of(
 
 def _tree(what: str, space: gym.Space[Any], columns: Mapping[str, Any]) -> Any:
     """The columns of a space, as a dict or tuple of arrays if it is a Dict or Tuple."""
-    return spaces.join(
-        spaces.layout_of(space), [columns[name] for name, _, _ in leaves_of(what, space)]
-    )
+    parts = [columns[name] for name, _, _ in leaves_of(what, space)]
+    return spaces.join(spaces.layout_of(space), parts)
 
 
 def _check_arrays(
@@ -300,28 +310,11 @@ def _check_arrays(
 def _check_head(head: Any) -> None:
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise ValueError(f"the format is not {FORMAT!r}")
-    if head.get("version") != VERSION:
-        version = head.get("version")
-        text = f"version {version!r:.80} of the format; this package reads {VERSION}"
-        raise ValueError(text)
+    version = head.get("version")
+    text = f"version {version!r:.80} of the format; this package reads {VERSION}"
+    require(version == VERSION, text)
     for name in ("metadata", "observation_space", "action_space"):
         require(isinstance(head.get(name), dict), f"damaged: {name} is no object")
-
-
-def _read_folder(folder: Path, *, mmap: bool) -> Episodes:
-    require((folder / METADATA).exists(), "not a folder of episodes: it has no metadata.json")
-    with field("damaged"):
-        head = read_json(folder / METADATA)
-    _check_head(head)
-    with field("damaged"):
-        names = {unquote(file.name.removesuffix(".npy")): file for file in folder.glob("*.npy")}
-        index = names.pop("episodes", None)
-        table: Any = () if index is None else _read_npy(index, mmap=False)
-        if not len(table):  # killed before the first episode was complete
-            return _no_episodes(head)
-        return Episodes(
-            head, table, {name: _read_npy(names[name], mmap=mmap) for name in sorted(names)}
-        )
 
 
 def _read_npy(path: Path, *, mmap: bool) -> NDArray[Any]:

@@ -76,9 +76,8 @@ class RolloutBuffer(OpenRows):
         self._num_steps, self._total = num_steps, num_envs * num_steps
         self._layouts, self._keeps_infos = (obs, action), keeps_infos
         self._sent = np.zeros(num_envs, np.int64)
-        num_slots = self._total + num_envs
         # terminated, truncated, env_error
-        self._flags = np.zeros((3, num_slots), np.bool_)
+        self._flags = np.zeros((3, self._total + num_envs), np.bool_)
         self._rewards: NDArray[np.float64] | None = None
         self._final: dict[int, list[Any]] = {}  # last observations per leaf, by slot
 
@@ -115,7 +114,6 @@ class RolloutBuffer(OpenRows):
         return [column.block[self._total :].copy() for column in self._seen]
 
     def finish(self) -> Rollout:
-        """Return the rollout."""
         assert self._rewards is not None  # noqa: S101 - each rollout has a step
 
         def shaped(column: NDArray[Any]) -> Any:

@@ -12,7 +12,6 @@ from minari.data_collector import EpisodeBuffer
 
 from envpool_py.env import spaces
 
-#: What the pool adds to infos.
 _OF_THE_POOL = {"env_id", "is_reset"}
 
 

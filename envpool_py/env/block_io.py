@@ -130,8 +130,7 @@ def actions_of(block: Block, ids: Iterable[int]) -> Any:
     readers = list(map(partial(_reader, ids), spaces.leaves(layout), block.actions))
     if spaces.is_leaf(layout):
         return readers[0]
-    tree = spaces.join(layout, readers)
-    return _Rows(partial(spaces.take, tree))
+    return _Rows(partial(spaces.take, spaces.join(layout, readers)))
 
 
 def _reader(ids: Iterable[int], leaf: Leaf, array: Array) -> Any:

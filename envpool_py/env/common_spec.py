@@ -72,9 +72,8 @@ class SpaceList(list[Any]):
 def common_space(name: str, spaces: Any) -> gym.Space[Any]:
     """Return the space of all envs, or None if they declare none."""
     # A vector env of another library has one for all.
-    per_env: list[Any] = spaces if isinstance(spaces, list) else [spaces]
+    per_env: list[gym.Space[Any]] = spaces if isinstance(spaces, list) else [spaces]
     for i, space in enumerate(per_env):
         if space != per_env[0]:
             raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {per_env[0]}")
-    found: gym.Space[Any] = per_env[0]
-    return found
+    return per_env[0]

@@ -24,6 +24,7 @@ from typing import Any
 import gymnasium as gym
 
 from envpool_py.env.end_forked_copies import EndingCopies
+from envpool_py.env.wrapper_layers import layers_of
 
 
 class _Loop(threading.Thread):
@@ -175,7 +176,6 @@ class Runner:
     # ---------------------------------------------------------------------------- in the function
 
     def receive(self, inbox: queue.SimpleQueue[Any]) -> Any:
-        """Return the next message."""
         while inbox.empty():
             self._arrival = self.loop.loop.create_future()
             try:
@@ -186,7 +186,6 @@ class Runner:
         return inbox.get()
 
     def run(self, coroutine: Any) -> Any:
-        """Return the result of a coroutine of the env."""
         if self.is_cancelled():
             coroutine.close()
             raise CancelledError
@@ -288,9 +287,8 @@ def _are_coroutines(env: gym.Env[Any, Any]) -> list[bool]:
 
 def belongs_in_loop(env: Any) -> bool:
     """Whether ``reset`` and ``step`` of the base env are coroutine functions."""
-    while isinstance(env, gym.Wrapper):
-        env = env.env
-    return isinstance(env, gym.Env) and all(_are_coroutines(env))
+    base = layers_of(env)[-1]
+    return isinstance(base, gym.Env) and all(_are_coroutines(base))
 
 
 class Awaited(gym.Wrapper[Any, Any, Any, Any]):
@@ -321,10 +319,7 @@ class Awaited(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def adapted(made: Any) -> Any:
-    """Return the env that an ``env_fn``, a coroutine or not, has made, with its base ``Awaited``.
-
-    The base env alone is replaced, so wrappers of Gymnasium around it work.
-    """
+    """Return the env that an ``env_fn``, a coroutine or not, has made, its base env ``Awaited``."""
     if inspect.iscoroutine(made):
         with running_loop():
             return adapted(run(made))

@@ -44,10 +44,7 @@ class ResetInfo(dict[str, Any]):
 
 
 class FinalInfo(dict[str, Any]):
-    """The info of a row that ended an episode and began the next.
-
-    It has ``final_obs`` and ``final_info`` in addition to the info of the reset.
-    """
+    """The info of a row that ended an episode; it has ``final_obs`` and ``final_info``, too."""
 
 
 class Recreated:
@@ -68,7 +65,6 @@ class Recreated:
 
     @classmethod
     def is_being_made(cls) -> bool:
-        """Whether an env that is recreated is being made in this thread."""
         return getattr(cls.this_thread, "is_making", False)
 
 
@@ -85,10 +81,7 @@ class EnvSpaces(NamedTuple):
 
 
 class Executor:
-    """Makes one env by ``env_fn`` and carries out requests on it.
-
-    Call it with a ``Request`` for the reply. TypeError if ``env_fn`` does not return an env.
-    """
+    """Makes an env by ``env_fn``; a call with a ``Request`` carries it out, returning the reply."""
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self._env_fn = env_fn

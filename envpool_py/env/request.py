@@ -22,7 +22,6 @@ ID_MASK = (1 << 24) - 1
 RESET = 1 << 24
 #: The bit of a request without a row.
 ASK = 1 << 25
-#: The increment of one generation.
 GENERATION = 1 << 26
 TOKEN_BYTES = 8
 

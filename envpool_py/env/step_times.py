@@ -19,7 +19,6 @@ STEPS, RESETS, STEP_NS, RESET_NS = range(4)
 _COUNTS = 4
 _PER_DOUBLING = 8
 _BINS = 40 * _PER_DOUBLING  # up to 2 ** 40 ns, 18 minutes
-#: The length of a row.
 ROW_LENGTH = _COUNTS + _BINS
 
 

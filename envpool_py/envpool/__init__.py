@@ -25,13 +25,11 @@ from envpool_py.pool.make import make as make_pool
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
 
-
 _DECIDED = {
     "autoreset_mode": Fixed("next_step", "EnvPool resets an env at its next step"),
     "columns": Fixed(True, "EnvPool returns arrays"),
     "copy": Fixed(True, "EnvPool's batches are yours"),
 }
-
 
 #: EnvPool's names of our options.
 _OWN = {"num_envs": "num_envs", "wait_num": "batch_size", "num_processes": "num_threads"}

@@ -24,10 +24,7 @@ _WRAPPERS |= {
 
 
 def check(task_id: str, env_kwargs: Mapping[str, Any]) -> None:
-    """Refuse EnvPool's id of an Atari game, and EnvPool's options of a game.
-
-    NameNotFound for the id (``Breakout-v5``), TypeError for options of an id of ``ale_py``.
-    """
+    """Raise NameNotFound for EnvPool's id (``Breakout-v5``), TypeError for EnvPool's options."""
     name = task_id.rpartition(":")[2]
     text = ""
     if options := sorted(_WRAPPERS.keys() & env_kwargs.keys()):

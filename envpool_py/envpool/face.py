@@ -24,7 +24,6 @@ from envpool_py.seeding import Seed, per_env
 Flags = NDArray[np.bool_]
 Step = tuple[Any, NDArray[np.float32], Flags, Flags, dict[str, Any]]
 
-
 if TYPE_CHECKING:
 
     class TimeStep(NamedTuple):

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -54,7 +53,12 @@ def make_vec(
     Raises:
         TypeError: in ``kwargs``, an option of the pool that the env has no parameter for.
     """
-    found = _registered_for(sys._getframe(1)) if id is None else id  # noqa: SLF001
+    found: Any = id
+    if id is None:  # gymnasium.make_vec calls a vector entry point without it
+        found = sys._getframe(1).f_locals.get("env_spec")  # noqa: SLF001
+        if not isinstance(found, EnvSpec):
+            text = "the id is missing; only gymnasium.make_vec may leave it out"
+            raise TypeError(f"make_vec: {text}")
     if not (isinstance(found, (str, EnvSpec)) or callable(found)):
         raise gym.error.Error(f"Invalid id type: {type(found)}. Expected `str` or `EnvSpec`")
     found = env_by_name.find(found)
@@ -91,11 +95,3 @@ def make_vec(
         given = {key: value for key, value in stated.items() if value and (key, value) != _ONE}
         envs.spec = dataclasses.replace(spec, kwargs={**own, **given})  # as Gymnasium's
     return envs
-
-
-def _registered_for(caller: FrameType) -> EnvSpec:
-    """The spec whose vector entry point ``gymnasium.make_vec`` calls, read from its frame."""
-    spec = caller.f_locals.get("env_spec")
-    if not isinstance(spec, EnvSpec):
-        raise TypeError("make_vec: the id is missing; only gymnasium.make_vec may leave it out")
-    return spec

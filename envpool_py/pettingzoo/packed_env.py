@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py.env.spaces import space_of
 from envpool_py.errors import warn
 from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, AgentSpaces, blank, bools, masks_of
 from envpool_py.pettingzoo.convert import (
@@ -41,9 +42,9 @@ class RowSpace(gym.spaces.Dict):
 
     def __init__(self, own: AgentSpaces, state: gym.Space[Any] | None) -> None:
         parts: dict[str, gym.Space[Any]] = {
-            AGENTS: _in_order({agent: observation for agent, (observation, _) in own.items()}),
+            AGENTS: space_of({agent: observation for agent, (observation, _) in own.items()}),
             FLAGS: bools((4, len(own))),
-            MASKS: _in_order({agent: bools(mask.shape) for agent, mask in masks_of(own).items()}),
+            MASKS: space_of({agent: bools(mask.shape) for agent, mask in masks_of(own).items()}),
         }
         if state is not None:
             parts[STATE] = state
@@ -67,10 +68,6 @@ class RowSpace(gym.spaces.Dict):
         return str(self.own)
 
 
-def _in_order(own: dict[str, gym.Space[Any]]) -> gym.spaces.Dict:
-    return gym.spaces.Dict(list(own.items()))  # of a dict it would sort the keys
-
-
 class PackedEnv:
     """A parallel env, or one that ``as_parallel`` takes, with rows instead of dicts by agent.
 
@@ -89,7 +86,7 @@ class PackedEnv:
             state = gym.Space()  # of objects
         self.observation_space = RowSpace(own, state)
         # Copies: agents may share a space, and drawing from that of one leaves the others.
-        self.action_space = _in_order({agent: deepcopy(space) for agent, (_, space) in own.items()})
+        self.action_space = space_of({agent: deepcopy(space) for agent, (_, space) in own.items()})
         self.reward_space = gym.spaces.Box(-np.inf, np.inf, (len(agents),), np.float64)
         self._with_state = with_state
         self._place = {agent: n for n, agent in enumerate(agents)}
@@ -116,8 +113,7 @@ class PackedEnv:
     @property
     def alive(self) -> NDArray[np.bool_]:
         """Which agents must act next, in the order of ``possible_agents``."""
-        alive: NDArray[np.bool_] = self._flags[ALIVE].copy()
-        return alive
+        return self._flags[ALIVE].copy()  # type: ignore[no-any-return]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

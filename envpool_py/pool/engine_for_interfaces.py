@@ -24,12 +24,7 @@ from envpool_py.record import digest
 
 
 class EngineForInterfaces:
-    """Questions and requests of the interfaces over a pool, and of ``replay``.
-
-    Attributes:
-        env_options: the options of the pool that its envs get.
-        block_spec: the layouts of observations and actions, see ``Spec``.
-    """
+    """Questions and requests of the interfaces over a pool, and of ``replay``."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -46,10 +41,7 @@ class EngineForInterfaces:
             states.check_step(Selection(ids))
 
     def wait(self, num_rows: int, deadline: float | None) -> int:
-        """Wait until ``deadline`` for ``num_rows`` results, or for all in flight if fewer are.
-
-        Return how many have arrived; ``recv`` returns their rows.
-        """
+        """Wait until ``deadline`` for ``num_rows`` results, or all in flight; return the number."""
         flight = self._engine.flight
         return len(flight.wait(min(num_rows, flight.states.num_in_flight), deadline, None))
 

@@ -26,18 +26,14 @@ def render_grid(
             ``render_mode="rgb_array"``.
     """
     env_ids = resolve(one_of(id, env_id), len(pool))
-    return tile(pool.render(env_ids, **kwargs), env_ids)
-
-
-def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.uint8]:
-    """Tile the frames of these envs in one image, as ``render_grid`` does."""
+    frames = pool.render(env_ids, **kwargs)
     if not len(frames):
         raise ValueError("render: got no env ids; an image needs at least one env")
-    for env_id, frame in zip(env_ids, frames, strict=True):
+    for i, frame in zip(env_ids, frames, strict=True):
         if getattr(frame, "ndim", 0) != 3 or frame.shape[2] != 3:
             what = getattr(frame, "shape", None) or type(frame).__name__
             raise ValueError(
-                f"env {env_id}: render returned {what}, but an image (height, width, 3) is needed;"
+                f"env {i}: render returned {what}, but an image (height, width, 3) is needed;"
                 ' make the env with render_mode="rgb_array"'
             )
     return grid(frames).astype(np.uint8, copy=False)

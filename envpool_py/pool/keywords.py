@@ -209,10 +209,7 @@ def check_env_kwargs(
     own: Mapping[str, str],
     fixed: Mapping[str, Fixed] = {},
 ) -> None:
-    """Raise a TypeError for an argument of the env that is like an option of a pool.
-
-    An argument that the env itself has a parameter for is the env's; see ``advice``.
-    """
+    """Raise a TypeError for an argument like an option of a pool, unless the env has it, too."""
     for key in kwargs:
         if (text := advice(key, place, own, fixed)) and not takes(env, key):
             raise TypeError(f"{name}: {text}")

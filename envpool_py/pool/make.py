@@ -107,8 +107,7 @@ def make(
         measured = backend_choice.probe(env_fn)
         # The median, because on a busy machine some steps in a thread seem to wait.
         waits = measured.waits and measured.cpu < backend_choice.BUSY_SHARE * measured.step_p50
-        threads = "step_timeout" in given or waits
-        cls = ThreadVectorEnv if threads else DummyVectorEnv
+        cls = ThreadVectorEnv if waits or "step_timeout" in given else DummyVectorEnv
     elif backend == count == "auto":
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.

@@ -20,7 +20,6 @@ import numpy as np
 
 from envpool_py.record.untrusted_files import KINDS, check_values, checked_size
 
-#: The deepest nesting that is encoded.
 MAX_DEPTH = 100
 
 _DTYPE = re.compile(rf"[<>|][{KINDS}][0-9]*(\[[0-9]*[A-Za-z]+\])?")

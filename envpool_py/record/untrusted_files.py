@@ -63,7 +63,6 @@ def is_int(value: Any, least: int = 0, limit: float = math.inf) -> bool:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file."""
     with open_file(path) as file, field(path.name):
         return json.loads(file.read())
 
@@ -95,10 +94,7 @@ def read_array(
     """Read an array in NumPy's format from the beginning of a file of ``available`` bytes."""
     version = np.lib.format.read_magic(stream)
     require(version in ((1, 0), (2, 0)), f"version {version} of NumPy's format is not supported")
-    is_first = version == (1, 0)
-    read_header = (
-        np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-    )
+    read_header = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
     shape, is_fortran, dtype = read_header(stream)
     kinds = {each[0].base.kind for each in (dtype.fields or {"": (dtype,)}).values()}
     require(kinds <= set(KINDS) and dtype.isnative, f"the dtype {dtype!s:.80} is not supported")

@@ -15,7 +15,6 @@ from envpool_py.sb3.registration import register
 __all__ = ["Monitor", "make_vec_env", "register"]
 __all__ += vec_env.__all__
 
-
 if _typing.TYPE_CHECKING:
     from envpool_py.sb3.async_rollouts import AsyncRollouts as AsyncRollouts
 else:  # type checkers would take any misspelt name

@@ -36,17 +36,14 @@ def find_wrapper(env: Any, names: Collection[str]) -> Any:
 
 
 def is_wrapped_by(env: Any, names: Collection[str]) -> bool:
-    """Whether ``find_wrapper`` finds one."""
     return find_wrapper(env, names) is not None
 
 
 def has_attribute(env: Any, name: str) -> bool:
-    """Whether ``env``, or an env that it wraps, has the attribute."""
     return env.has_wrapper_attr(name) if isinstance(env, gym.Env) else hasattr(env, name)
 
 
 def call_method(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call the method of the outermost layer that has it."""
     method = env.get_wrapper_attr(name) if isinstance(env, gym.Env) else getattr(env, name)
     return method(*args, **kwargs)
 

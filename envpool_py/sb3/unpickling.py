@@ -96,10 +96,6 @@ def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any, *_: Any) -> _Arr
     return found
 
 
-def _scalar(dtype: Any, data: Any) -> Any:
-    return _values(data, dtype, (), "C").item()
-
-
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     """How old protocols write bytes."""
     require(encoding in ("latin1", "latin-1"), f"the encoding {encoding!r:.80} of bytes")
@@ -114,7 +110,7 @@ _FUNCTIONS: dict[str, Any] = {
     "builtins.bytes": lambda: b"",
     "__builtin__.bytes": lambda: b"",
     "numpy.multiarray._reconstruct": lambda *_: _Array(),
-    "numpy.multiarray.scalar": _scalar,
+    "numpy.multiarray.scalar": lambda dtype, data: _values(data, dtype, (), "C").item(),
     "numpy.numeric._frombuffer": _from_buffer,
 }
 

@@ -139,17 +139,16 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
     ``paths`` in the file is a JSON list of the leaves' paths; ``mean_0``, ``var_0``, ``count_0``,
     ``clip_max_0`` (infinite for no limit) and ``eps_0`` belong to the first, and so on.
     """
-    arrays: dict[str, Any] = {}
-    paths = []
-    for n, (leaf_path, leaf) in enumerate(leaves(tree)):
-        paths.append(leaf_path)
+    found = dict(leaves(tree))
+    arrays: dict[str, Any] = {"paths": np.array(json.dumps(list(found)))}
+    for n, leaf in enumerate(found.values()):
         arrays |= {f"{field}_{n}": getattr(leaf, field) for field in _FIELDS}
         arrays[f"clip_max_{n}"] = leaf.clip_max or np.inf
     target = Path(path)
     scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     try:
         with scratch.open("wb") as file:
-            np.savez(file, paths=np.array(json.dumps(paths)), **arrays)
+            np.savez(file, **arrays)
         scratch.replace(target)
     finally:
         scratch.unlink(missing_ok=True)
@@ -158,7 +157,10 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
 def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike[str]) -> None:
     """Read a file of ``save`` into the leaves of ``tree``; ValueError if it has another form."""
     name = os.fspath(path)
-    stored = _read(name)
+    with untrusted_files.field(f"{name}: is no file that VectorEnvNormObs.save wrote"):
+        file = untrusted_files.read_archive(Path(name))
+        paths = json.loads(untrusted_files.text_of(file["paths"]))
+        stored = {tuple(leaf_path): _leaf(file, n) for n, leaf_path in enumerate(paths)}
     present = dict(leaves(tree))
     if stored.keys() != present.keys():
         there, here = sorted(map(str, stored)), sorted(map(str, present))
@@ -167,13 +169,6 @@ def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike
     check(map_tree(lambda leaf: None if leaf is None else next(new), tree), space, name)
     for leaf_path, leaf in present.items():
         vars(leaf).update(vars(stored[leaf_path]))
-
-
-def _read(name: str) -> dict[_Path, RunningMeanStd]:
-    with untrusted_files.field(f"{name}: is no file that VectorEnvNormObs.save wrote"):
-        file = untrusted_files.read_archive(Path(name))
-        paths = json.loads(untrusted_files.text_of(file["paths"]))
-        return {tuple(path): _leaf(file, n) for n, path in enumerate(paths)}
 
 
 def _leaf(file: dict[str, NDArray[Any]], n: int) -> RunningMeanStd:

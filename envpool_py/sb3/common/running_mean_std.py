@@ -22,8 +22,7 @@ class RunningMeanStd(utils.RunningMeanStd):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a row."""
-        shape: tuple[int, ...] = self.mean.shape
-        return shape
+        return self.mean.shape  # type: ignore[no-any-return]
 
     def update(self, arr: NDArray[Any]) -> None:
         """Add the rows of a batch ``(k, *shape)``."""

@@ -6,7 +6,7 @@ import copy
 import functools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 import gymnasium as gym
@@ -279,8 +279,7 @@ class VecEnvWrapper(VecEnv):
 
     @property
     def unwrapped(self) -> VecEnv:
-        found: VecEnv = self.venv.unwrapped
-        return found
+        return self.venv.unwrapped  # type: ignore[no-any-return]
 
     if not TYPE_CHECKING:  # type checkers would take any misspelt name
 
@@ -354,11 +353,6 @@ class ObservationWrapper(ResultWrapper):
                 terminal = infos[i]["terminal_observation"]
                 infos[i]["terminal_observation"] = self.observations(terminal)
         return self.observations(obs), rewards, dones, infos
-
-
-def replaced(space: gym.spaces.Dict, parts: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
-    """A Dict space with other entries, in its own order, by which models go."""
-    return gym.spaces.Dict(list({**space.spaces, **parts}.items()))
 
 
 def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -18,19 +18,18 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.env.spaces import map_tree, snapshot
+from envpool_py.env.spaces import map_tree, snapshot, space_of
 from envpool_py.record import untrusted_files
 from envpool_py.record.untrusted_files import field, open_file, read_archive, text_of
 from envpool_py.sb3.common.preprocessing import is_image_space
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
-from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, require
 from envpool_py.sb3.registration import register_if_imported
 from envpool_py.sb3.unpickling import DamagedFileError, Part, parts_of, trust
 
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
 _SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
 _SETTINGS += ["norm_obs_keys"]
-#: The attributes of a ``RunningMeanStd``.
 _MOMENTS = ("mean", "var", "count")
 #: What is not saved, because it is of the wrapped VecEnv. The last two Stable-Baselines3 has.
 _UNSAVED = ("venv", "returns", "old_obs", "old_reward", "reset_infos", "class_attributes")
@@ -94,7 +93,7 @@ class VecNormalize(ObservationWrapper):
             require(space.spaces.keys() >= set(keys), text)
             parts = {key: self._normalized_space(space[key], f"[{key!r}]") for key in keys}
             self.obs_rms = {key: RunningMeanStd(shape=part.shape) for key, part in parts.items()}
-            self.observation_space = replaced(space, parts)
+            self.observation_space = space_of({**space.spaces, **parts})
         else:
             require(keys is None, f"norm_obs_keys is applicable only to a Dict, and not to {space}")
             self.observation_space = part = self._normalized_space(space)

@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py.env.spaces import space_of
 from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
-from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, require
 
 
 class VecTransposeImage(ObservationWrapper):
@@ -29,7 +30,7 @@ class VecTransposeImage(ObservationWrapper):
         if not skip and isinstance(space, gym.spaces.Dict):
             self.image_space_keys = [key for key, part in space.items() if is_image_space(part)]
             images = {key: self.transpose_space(space[key], key) for key in self.image_space_keys}
-            space = replaced(space, images)
+            space = space_of({**space.spaces, **images})  # in this order, by which models go
         elif not skip:
             space = self.transpose_space(space)
         super().__init__(venv, observation_space=space)

@@ -83,7 +83,6 @@ class VecVideoRecorder(ResultWrapper):
         self._record()
 
     def _record(self) -> None:
-        """Write a frame."""
         frame = self.venv.render()
         if not isinstance(frame, np.ndarray):
             text = f"render returned a {type(frame).__name__}, no array; the recording ends here"
