@@ -20,15 +20,15 @@ class Batches:
     """Gathers rows of the block into batches for the caller; see ``BatchOptions``."""
 
     def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
-        self._block, self._layout = block, block.spec.obs
+        self._block, self._obs_layout = block, block.spec.obs
         self._as_columns, self._copy = columns, copy
         # Whether the observations of a batch are the array of the only leaf.
-        self._is_one_array = spaces.is_leaf(self._layout) and self._layout.code is None
+        self._is_one_array = spaces.is_leaf(self._obs_layout) and self._obs_layout.code is None
         # Copies a row out of an array for each leaf; those of the usual spaces by a short path.
         self._copy_row: Callable[[list[spaces.Array], int], Any] = (
             (lambda columns, i: columns[0][i].copy())
-            if self._is_one_array and self._layout.shape and self._layout.dtype is not None
-            else functools.partial(spaces.copy_row, self._layout)
+            if self._is_one_array and self._obs_layout.shape and self._obs_layout.dtype is not None
+            else functools.partial(spaces.copy_row, self._obs_layout)
         )
         self.info_reader = info_codec.Reader(*block.info_memory)
         #: The first env with a vector reward that no space declares, and the shape of that reward.
@@ -97,12 +97,12 @@ class Batches:
     def _join(self, parts: list[Any], count: int) -> Any:
         """Join the arrays of the leaves into the observations that the caller gets."""
         if not self._as_columns:
-            return spaces.as_rows(self._layout, parts, count)
+            return spaces.as_rows(self._obs_layout, parts, count)
         columns = [
             part if leaf.code is None else np.fromiter(leaf.code.decode(part), object, count)
             for leaf, part in zip(self._block.obs_leaves, parts, strict=True)
         ]
-        return spaces.join(self._layout, columns)
+        return spaces.join(self._obs_layout, columns)
 
     def complete_infos(
         self,

@@ -24,7 +24,7 @@ class Positions:
     """
 
     def __init__(self, block: Block, *, episode_seeds: bool) -> None:
-        self._block, self._episode_seeds, self._any_works = block, episode_seeds, False
+        self._block, self._episode_seeds, self._any_worked = block, episode_seeds, False
         self._last_returned: list[int] = block.positions.tolist()  # -1: not known
         self._entropy = np.random.SeedSequence()
         self._before_reset: dict[int, tuple[int | None, int]] = {}  # of the resets in flight
@@ -36,7 +36,7 @@ class Positions:
         return seeding.per_env(self._entropy, [i])[0] if seed is None else seed
 
     def mark_sent(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
-        self._any_works = self.any_works()  # the numbers may begin again at 0
+        self._any_worked = self.any_worked()  # the numbers may begin again at 0
         for i, request in zip(ids, requests, strict=True):
             self._before_reset[i] = self.root_seeds[i], self._last_returned[i]
             if request.kwargs.get("seed") is not None:
@@ -70,9 +70,9 @@ class Positions:
     def mark_recreated(self, i: int) -> None:
         self._last_returned[i] = self._block.positions[i]
 
-    def any_works(self) -> bool:
+    def any_worked(self) -> bool:
         """Whether any env has ever completed a reset; else the code may be wrong."""
-        return self._any_works or any(n > 1 for n in self._block.positions)  # 1: a ``lost_step``
+        return self._any_worked or any(n > 1 for n in self._block.positions)  # 1: a ``lost_step``
 
     def of(self, i: int) -> Position:
         return Block.position(self._block.positions[i])

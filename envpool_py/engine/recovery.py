@@ -152,7 +152,7 @@ class Recovery:
         For when an error is raised: the others have failed likewise, and wait to be tried again.
         Not if each has its own error, and none is tried again.
         """
-        if not self.retries_resets or self._flight.positions.any_works():
+        if not self.retries_resets or self._flight.positions.any_worked():
             return {}
         found = {i: each.errors[-1] for i, each in self.failed.items() if each.request is not None}
         self._hosts.cancel(set(found))
@@ -162,7 +162,7 @@ class Recovery:
 
     def _end_row_error(self, i: int) -> None:
         """Forget an error that was raised, or whose request was cancelled."""
-        if self.failed[i].phase is not Phase.READY:  # a restart by hand was interrupted
+        if self.failed[i].phase is not Phase.READY:  # a restart by hand, or of a mate, goes on
             self.failed[i].why = WhyRecreated.REQUESTED
         else:
             self.recreation.forget(i)

@@ -55,7 +55,7 @@ class Recreation:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
         self._options, self._env_options = options.recovery, options.env
         self.fresh_process = options.processes.fresh_process
-        self._limit = options.processes.step_timeout or MAKES_WITHIN
+        self._closes_within = options.processes.step_timeout or MAKES_WITHIN
         self.failed: dict[int, Failed] = {}
         self.failures = [0] * flight.hosts.num_envs
         self._num_logged = 0
@@ -137,7 +137,7 @@ class Recreation:
         """
         others = (j for j, failures in enumerate(self.failures) if j != i and not failures)
         begun = (j for j in others if self._states.state[j] == RESETTING)
-        return self._flight.positions.any_works() or any(self.row_error(j) is None for j in begun)
+        return self._flight.positions.any_worked() or any(self.row_error(j) is None for j in begun)
 
     def recreate_due(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
@@ -207,7 +207,7 @@ class Recreation:
             if host.exit is not None:
                 return math.inf  # it was killed, or ends, and that is not noticed yet
             if failed.phase is Phase.WAITS and self.fresh_process:
-                host.close_env(self._limit)
+                host.close_env(self._closes_within)
                 failed.phase = Phase.CLOSES
                 return math.inf
         if failed.phase is not Phase.CONFIGURES:

@@ -64,7 +64,7 @@ class RequestedRestarts:
                     all_failed[i] = Failed([], why=WhyRecreated.REQUESTED, phase=phase)
         self._recreation.await_recreated([i for i in todo if all_failed[i].why.is_requested])
 
-    def _running(self, ids: IdArray) -> IdArray:
+    def _with_running_process(self, ids: IdArray) -> IdArray:
         """Return those of these envs whose process runs."""
         return ids[[self._hosts.of(i).life is Life.RUNNING for i in ids.tolist()]]
 
@@ -96,7 +96,7 @@ class RequestedRestarts:
         """
         hosts = self._hosts
         self._flight.advance(0, 0.0, set())  # handles processes that have ended
-        usable = self._running(ids)
+        usable = self._with_running_process(ids)
         failed = self._recreation.failed
         waiting = [i for i in ids.tolist() if i in failed and failed[i].request]
         dead = self._states.dead_among(usable)  # a mate has restarted their process
@@ -125,5 +125,5 @@ class RequestedRestarts:
                 pass  # a process has ended: it is restarted
             finally:
                 call.cancel()
-            usable = self._running(usable)
+            usable = self._with_running_process(usable)
         return usable

@@ -59,7 +59,7 @@ class Spec(NamedTuple):
 
 
 class Block:
-    """Arrays over ``buffer``, which has ``nbytes(spec)`` zero bytes; None: allocate one."""
+    """Arrays over ``buffer``, which has ``block_bytes(spec)`` zero bytes; None: allocate one."""
 
     def __init__(self, spec: Spec, buffer: Any = None) -> None:
         fields, size = _fields(spec)
@@ -140,7 +140,7 @@ class Block:
         return resets - 1, bool(over)
 
 
-def nbytes(spec: Spec) -> int:
+def block_bytes(spec: Spec) -> int:
     return _fields(spec)[1]
 
 

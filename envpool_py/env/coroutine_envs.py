@@ -15,7 +15,7 @@ import queue
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from types import FrameType
@@ -175,15 +175,14 @@ class Runner:
 
     # ---------------------------------------------------------------------------- in the function
 
-    def receive(self, inbox: queue.SimpleQueue[Any]) -> Any:
-        while inbox.empty():
+    def wait_for(self, messages: Sized) -> None:
+        while not messages:
             self._arrival = self.loop.loop.create_future()
             try:
                 self._wait_for(self._arrival)
             except self.loop.asyncio.CancelledError:  # of a time-out or group left open
                 self._owes_cancel = True
                 self._uncancel()
-        return inbox.get()
 
     def run(self, coroutine: Any) -> Any:
         if self.is_cancelled():
@@ -206,14 +205,15 @@ class Runner:
 
     def call_in_new_thread(self, function: Callable[[], Any]) -> Any:
         """Return what a function returns that may block."""
-        ended = queue.SimpleQueue[Any]()
+        ended: list[Any] = []
 
         def call() -> None:
-            ended.put(_outcome(function))
+            ended.append(_outcome(function))
             self.notify()
 
         threading.Thread(target=call, daemon=True, name="envpool_py env_fn").start()
-        return _result(self.receive(ended))
+        self.wait_for(ended)
+        return _result(ended[0])
 
 
 def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -254,7 +254,7 @@ def run(result: Any) -> Any:
             runner.start()
             return _result(ended.get())
         finally:
-            abandon(thread)  # after an interrupt; else it has ended
+            cancel_coroutine_of(thread)  # after an interrupt; else it has ended
             del _waiting_threads[thread]
 
 
@@ -263,7 +263,7 @@ def runner_of(thread: int) -> Runner | None:
     return _waiting_threads.get(thread, (None,))[0]
 
 
-def abandon(thread: int) -> None:
+def cancel_coroutine_of(thread: int) -> None:
     """Cancel the coroutine for which this thread waits; the thread does not wait for its end."""
     if (waiting := _waiting_threads.get(thread)) is not None:
         runner, ended = waiting

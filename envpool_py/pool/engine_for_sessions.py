@@ -105,7 +105,7 @@ class EngineForSessions:
         return not is_lost
 
     def backoff(self, failures: int) -> float:
-        works = self._flight.positions.any_works()
+        works = self._flight.positions.any_worked()
         return backoff(self._engine.options.recovery, failures - 1) if works else 0.0
 
     def check(self, i: int) -> None:
@@ -139,10 +139,10 @@ class EngineForSessions:
         if kill and not (isinstance(host, ThreadHost) and host.runs_cancelled()):
             return None
         if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
-            env, _, handled, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
+            env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
             if fact and env and (running := abs(env) - 1) != i:
                 fact += f": the same {host.name} steps env {running}"
-            spare = isinstance(host, ThreadHost) and not kill and host.drops_cancelled(handled)
+            spare = isinstance(host, ThreadHost) and not kill and host.drops_cancelled()
             if spare:
                 if fact and env:  # ``flight.cancel`` cancels a coroutine, but no other code
                     line, details = host.stack_of(thread)

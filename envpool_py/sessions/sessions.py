@@ -137,7 +137,7 @@ class Sessions:
         self._failures = [0] * engine.num_envs
         # Those who wait for an env: for one of these, or any.
         self._waiters: dict[asyncio.Future[int], tuple[int, ...] | None] = {}
-        self._pending: dict[int, asyncio.Future[Row]] = {}
+        self._awaited_rows: dict[int, asyncio.Future[Row]] = {}
         # When to stop a request, its kind and timeout; kind "": it was cancelled before.
         self._deadlines: dict[int, tuple[float, str, float]] = {}
         self._first_deadline = math.inf
@@ -326,7 +326,7 @@ class Sessions:
 
     def _put_back(self, i: int, *, has_failed: bool = False) -> None:
         """Let another session have env ``i`` as soon as it can be reset, and has rested."""
-        if (pending := self._pending.get(i)) is not None:
+        if (pending := self._awaited_rows.get(i)) is not None:
             self._cancel(i, pending)
             if not pending.done():  # else its task was cancelled in this turn
                 pending.set_exception(ResetNeeded("session: it was closed during this step"))
@@ -351,13 +351,13 @@ class Sessions:
         """Send env ``i`` a step or a reset, whose ``result`` is to be awaited."""
         self._check_call(timeout)
         self._engine.check(i)
-        self._pending[i] = pending = self._loop.create_future()
+        self._awaited_rows[i] = pending = self._loop.create_future()
         try:
             (self._engine.send_step if kind == "step" else self._engine.send_reset)(i, given)
         except BaseException as error:
             if interrupts.is_interrupt(error):  # the env may have got it
                 self._cancel(i, pending)
-            self._pending.pop(i, None)
+            self._awaited_rows.pop(i, None)
             raise
         if timeout is not None:
             self._set_deadline(i, timeout, kind)
@@ -366,7 +366,7 @@ class Sessions:
 
     async def _result(self, i: int) -> Row:
         """Wait for the row of env ``i``; cancel the request if this call is cancelled."""
-        pending = self._pending[i]
+        pending = self._awaited_rows[i]
         try:
             return await pending
         except asyncio.CancelledError:
@@ -378,9 +378,9 @@ class Sessions:
             del pending  # it has the error, whose traceback has this frame
 
     def _cancel(self, i: int, pending: asyncio.Future[Row]) -> None:
-        if self._pending.get(i) is pending:
+        if self._awaited_rows.get(i) is pending:
             with interrupts.deferred():
-                del self._pending[i]
+                del self._awaited_rows[i]
                 self._engine.stop(i)
                 self._set_deadline(i, supervisor.GRACE)
                 self._poll_at(0.0)
@@ -440,8 +440,8 @@ class Sessions:
         with interrupts.deferred():
             if self._ended_by is None:
                 self._ended_by = error
-                waiting: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters]
-                ids, self._pending = [*self._pending], {}
+                waiting: list[asyncio.Future[Any]] = [*self._awaited_rows.values(), *self._waiters]
+                ids, self._awaited_rows = [*self._awaited_rows], {}
                 try:
                     self._engine.end(ids)
                 finally:
@@ -474,9 +474,9 @@ class Sessions:
 
     def _set_result(self, i: int, result: Any) -> bool:
         """Set the result of the request of env ``i``, a row or an error; False: there is none."""
-        if (pending := self._pending.get(i)) is not None and not pending.done():  # else cancelled
+        if (pending := self._awaited_rows.get(i)) is not None and not pending.done():
             (pending.set_exception if isinstance(result, EnvError) else pending.set_result)(result)
-        return self._pending.pop(i, None) is not None
+        return self._awaited_rows.pop(i, None) is not None
 
     def _stop_late(self, now: float) -> None:
         """Stop requests that have not ended in time, or were cancelled and go on."""

@@ -46,18 +46,20 @@ class ThreadConnection:
 
     ``note`` takes tokens, or ``look``, which then handles the ``items``: token, status and value of
     what the block cannot hold. ``is_over``: whether the thread has nothing left to do.
-    ``cancelled``: the number of the last message whose requests are cancelled, for the numbers that
-    a heartbeat may have.
+    ``inbox``: the messages that are not handled yet, the first of which the thread carries out; at
+    first it makes its envs, for which there is None. ``bell``: has an item after each message.
+    ``cancelled``: the last message whose requests are cancelled, for the numbers that a heartbeat
+    may have.
     """
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
-        self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self.inbox = deque[Any]([None])
+        self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.items: deque[Any] = deque()
         self.is_over = self.is_abandoned = False
         self.publish, self.send = note, partial(note, look)
         self.add: Callable[..., None] = lambda *item: self.items.append(item)
-        self.cancelled: dict[int, float] = {}
-        self.num_received = 0
+        self.cancelled: dict[int, Any] = {}
         self.runner: coroutine_envs.Runner | None = None  # if the envs are in the event loop
         self._use = contextlib.ExitStack()
         self._lock = threading.Lock()
@@ -78,12 +80,13 @@ class ThreadConnection:
                 raise Abandoned
             self._holds_lock = True
 
-    def receive(self) -> tuple[int, Any]:
+    def receive(self) -> Any:
         self.enter()
-        message = self.inbox.get() if self.runner is None else self.runner.receive(self.inbox)
-        self.num_received += 1
+        self.inbox.popleft()
+        while not self.inbox:
+            self.bell.get() if self.runner is None else self.runner.wait_for(self.inbox)
         self.leave()
-        return message
+        return self.inbox[0]
 
     def move_to_loop(self, *runner: Any) -> None:
         """Go on in the event loop, in a ``Runner`` with these arguments."""
@@ -100,18 +103,26 @@ class ThreadConnection:
 
     # ------------------------------------------------------------------------------ in the caller
 
+    def post(self, *message: Any) -> None:
+        self.inbox.append(message)  # an interrupt below is followed by another ``notify``
+        self.notify()
+
+    def notify(self) -> None:
+        self.bell.put(None)
+        if self.runner is not None:
+            self.runner.notify()
+
     def abandon(self, thread: int) -> None:
         """Let the thread write no more; an exception ends it when it next runs Python code."""
         self.is_abandoned = True
         self._lock.acquire(timeout=_ROW_ENDS_WITHIN)
-        self.inbox.put((messages.CLOSE, None))
+        self.post(messages.CLOSE, None)
         if self.runner is None:
             raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
             raise_in(ctypes.c_ulong(thread), ctypes.py_object(Abandoned))
-            coroutine_envs.abandon(thread)
+            coroutine_envs.cancel_coroutine_of(thread)
         else:
             self.runner.cancel(any_request=True)
-            self.runner.notify()
 
 
 class EnvThread(EnvLoop):
@@ -131,7 +142,8 @@ class EnvThread(EnvLoop):
     def is_cancelled(self) -> bool:
         """Whether the request is cancelled that the thread carries out."""
         env = self.heartbeat.env if self._connection.cancelled and self.heartbeat else -1
-        return bool(self._connection.cancelled.get(env, -1) >= self._connection.num_received)
+        last = self._connection.cancelled.get(env, self)
+        return any(message is last for message in [*self._connection.inbox])
 
     def close(self) -> None:
         self._connection.enter()  # code of the envs runs, so the thread may be abandoned
@@ -196,11 +208,8 @@ class ThreadHost(RemoteHost):
         return b""
 
     def _post(self, kind: int, body: Any) -> None:
-        end = self._end  # after the end of the thread nobody reads its messages
-        end.inbox.put((kind, body))
+        self._end.post(kind, body)  # after the end of the thread nobody reads its messages
         self.num_sent += 1
-        if end.runner is not None:
-            end.runner.notify()
 
     def attach(self, block: Block) -> None:
         self._post(messages.ATTACH, block)
@@ -227,16 +236,15 @@ class ThreadHost(RemoteHost):
     def _cancel(self, envs: Sequence[int]) -> None:
         """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""
         if self._is_alive():
-            # An interrupt may have come between a message and its count.
-            self.num_sent = max(self.num_sent, self._end.num_received + self._end.inbox.qsize())
-            self._end.cancelled.update(dict.fromkeys(envs, self.num_sent))
+            if sent := [*self._end.inbox]:
+                self._end.cancelled.update(dict.fromkeys(envs, sent[-1]))
+                self._end.notify()
             if (runner := self.runner) is not None:
                 runner.cancel()
 
-    def drops_cancelled(self, num_handled: int) -> bool:
-        """Whether no code of an env goes on, or begins; the thread has handled so many messages."""
-        idle = self._end.inbox.empty() and num_handled >= self._end.num_received
-        return idle or self.runner is not None
+    def drops_cancelled(self) -> bool:
+        """Whether no code of an env goes on, or begins, for a request that is cancelled."""
+        return not self._end.inbox or self.runner is not None
 
     @property
     def runner(self) -> coroutine_envs.Runner | None:

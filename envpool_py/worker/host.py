@@ -110,7 +110,8 @@ class RemoteHost(ABC):
         kept_spaces: by the digest of what an env sent, its observation space, which all envs with
             equal spaces share, because it may be large, and its other spaces, pickled.
         process: where its envs are: the process, the thread, or the handle of the actor.
-        exit: how it has ended, or why it is about to end; None before that.
+        exit: how it has ended, or why it is about to end; None before that. ``last_exit``: the one
+            before its last start, for envs that a restart did not bring back.
         deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
         name: what errors call it.
         how_killed: what errors say if the pool has ended it.
@@ -133,6 +134,7 @@ class RemoteHost(ABC):
     name, how_killed, stack_quiet = "host", "was killed", watchdog.STACK_QUIET
     #: What a death while it starts may come from.
     hint = ""
+    last_exit = Exit("has ended")
 
     def __post_init__(self) -> None:
         # Kept over a restart, because rows that had arrived are still returned.
@@ -180,6 +182,7 @@ class RemoteHost(ABC):
     def start(self, deadline: float) -> None:
         """Start it and return while it makes its envs, until ``deadline``; OSError if it fails."""
         self._launch()  # if it fails, ``exit`` says as before why it has ended
+        self.last_exit = self.exit or self.last_exit
         self.exit, self.is_cut_off, self.num_sent, self.unmade = None, False, 0, set(self.ids)
         self.closed_envs: dict[int, EnvError | None] = {}
         self.deadline, self.life = deadline, Life.STARTING  # NEW | ENDED -> STARTING
@@ -232,7 +235,7 @@ class RemoteHost(ABC):
             elif status == messages.ENDED:
                 text = data.decode(errors="replace")
                 self._note_exit(f"ended by an exception between requests: {text}")
-            elif status == messages.INVALID:
+            elif status == messages.UNREADABLE:
                 self.kill(_UNREADABLE)
             elif status == messages.FAILURE and self.life is Life.STARTING:
                 self._fail_start(self._unpack(i, status, data))
@@ -398,11 +401,11 @@ class RemoteHost(ABC):
 
     def death_of(self, i: int) -> WorkerDiedError:
         """Return a new error that says how the host of env ``i`` ended."""
-        found = self.exit or Exit("has ended")
+        found = self.exit or self.last_exit
         text = f"the {self.name} {found.reason}{found.line}"
         if found.error is not None:
             text += " while starting; " + found.error.message.partition("\n")[0]
-        elif self.unmade:
+        elif self.exit is not None and self.unmade:
             text += f" while starting{self.hint}"
         if found.reason == "was killed by SIGKILL" and found.error is None:  # not by the pool
             text += "; perhaps the system was out of memory"

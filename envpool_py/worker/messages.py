@@ -37,7 +37,7 @@ ITEM = struct.Struct("=qiq")
 #: the process, as text.
 VALUES, FAILURE, MADE, CLOSED, ENDED = range(5)
 #: The status of an item in place of data that is no item.
-INVALID = -1
+UNREADABLE = -1
 #: Bytes; a message or item with a greater length is invalid.
 LARGEST = 1 << 40
 #: Bytes of a digest.
@@ -124,7 +124,7 @@ class Stream:
             known = token >= 0 and token & ID_MASK in self._ids
             known &= 0 <= status <= ENDED
             if not (known and 0 <= length <= LARGEST):
-                items.append((token, INVALID, b""))
+                items.append((token, UNREADABLE, b""))
                 start = len(data)
                 break
             needed = ITEM.size + length

@@ -31,7 +31,7 @@ import numpy as np
 
 from envpool_py import env_by_name, interrupts
 from envpool_py.env import shared_memory
-from envpool_py.env.block import Block, Spec, nbytes
+from envpool_py.env.block import Block, Spec, block_bytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.failures import dumps_by_value
 from envpool_py.env.heartbeat import CLOSING, MAKING, REQUEST
@@ -108,7 +108,7 @@ class Supervisor:
         # A user's own subclass of the context stays.
         if type(self.context).__name__ == "ForkServerContext":
             self.context = self._server()
-        self._pid = os.getpid()
+        self._owner_pid = os.getpid()
         self.hosts: list[RemoteHost] = []
         self.watchdog: Watchdog | None = None
         self.timed = options.step_timeout is not None
@@ -280,7 +280,7 @@ class Supervisor:
         return block
 
     def _new_block(self, spec: Spec) -> Block:
-        return Block(spec, shared_memory.allocate(self._memory, nbytes(spec)))
+        return Block(spec, shared_memory.allocate(self._memory, block_bytes(spec)))
 
     def restart(self, host: RemoteHost) -> None:
         """Restart an ended host and return while it makes its envs; OSError if that fails."""
@@ -360,7 +360,7 @@ class Supervisor:
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or os.getpid() != self._owner_pid:
             return []
         # Of a process that has ended before, or was killed, the error was raised.
         running = [host for host in self.hosts if not host.reap() and host.life is Life.RUNNING]

@@ -253,6 +253,20 @@ def test_a_restart_by_hand_renews_the_budget_of_the_whole_process():
             assert pool.reset()[0].tolist() == [[i, 0, 0] for i in range(3)]
 
 
+def test_a_dead_env_keeps_the_cause_when_its_process_runs_again():
+    """The envs that share the process have it restarted."""
+    with reset_pool("shmem-fork", num_processes=1, max_restarts=1, **RESTART) as pool:
+        pool.step(["", "SIGKILL", ""])
+        pool.reset()
+        texts = set()
+        for ids in ([0, 1, 2], [1], [1]):
+            with pytest.raises(WorkerDiedError, match="was killed by SIGKILL") as caught:
+                pool.step([["", "SIGKILL", ""][i] for i in ids], ids)
+            texts.add(str(caught.value))
+            pool.drain()  # the others are recreated
+        assert len(texts) == 1
+
+
 def check_lost(batch, k, obs, text):
     """Assert that row `k` is that of a lost episode whose last observation was `obs`."""
     values = batch[0][k].tolist(), *(part[k] for part in batch[1:4])

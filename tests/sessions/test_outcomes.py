@@ -206,7 +206,7 @@ async def test_a_session_that_is_closed_during_a_step(place):
         session = await sessions.open()
         step = asyncio.ensure_future(session.step(GO))
         await asyncio.sleep(0)
-        while sessions._pending:
+        while sessions._awaited_rows:
             sessions._poll()  # then the row is there, but the task has not run
         session.close()
         assert (await step)[0].tolist()[2] == 1
