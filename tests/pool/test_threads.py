@@ -342,7 +342,8 @@ def test_an_env_may_be_where_an_earlier_one_of_another_thread_was():
         pool.restart([0])
         pool.reset([0])
         pool.send(["", "loop"])
-        await_hang(pool, 1, [0])
+        pool.step(None, [0])
+        assert wait_until(lambda: pool.engine.block.heartbeats[1, 0] == 2)
         expire(pool)
         with pytest.raises(EnvTimeoutError):
             pool.recv()
