@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.env.heartbeat import ROW_LENGTH, Heartbeat
 from envpool_py.env.request import ASK, pack_token
 from envpool_py.errors import PACKAGE_FOLDER
@@ -434,8 +434,3 @@ def test_when_a_process_is_overdue(monkeypatch):
         assert look() == [(1, None)]
     del sent[1]  # it has ended
     assert look() == look() == []
-
-
-def test_envs_of_this_process_have_no_timeout():
-    with pytest.raises(TypeError, match="DummyVectorEnv does not take step_timeout; an env that"):
-        DummyVectorEnv(FNS, step_timeout=1.0)
