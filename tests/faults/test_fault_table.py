@@ -35,7 +35,7 @@ from tests.faults.helpers import (
 from tests.sessions.helpers import time_passes
 from tests.support import broken, envs
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES, slow
+from tests.support.places import PLACES, paired, slow
 
 # The exceptions of whose classes the error is an instance too, and those that arrive as text only.
 ORDINARY = ("value", "empty", "slot", "memory", "recursion", "os")
@@ -44,7 +44,7 @@ TEXT_ALONE = ("unpicklable", "two-argument")
 RAISES = [
     *(("shmem-fork-packed", "step", name) for name in envs.RAISE),
     *(("dummy", "step", name) for name in ("value", "exit", "stop")),
-    *((place, where, "value") for where in ("reset", "call") for place in EACH),
+    *paired(EACH, ["reset", "call"], ["value"]),
     ("thread", "step", "value"),
     *((place, "step", "os") for place in ("shmem-fork", "shmem-fork-caller")),
     *slow(*((place, "step", "unpicklable") for place in NEW)),

@@ -146,8 +146,7 @@ def test_an_env_pays_for_no_crash_of_its_neighbour(timeout):
         assert pool.restarts.tolist() == [4, 4]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize(("place", "mode"), paired(BACKENDS, MODES))
 def test_an_env_that_was_never_reset_is_recreated_if_its_step_fails(place, mode):
     options = {**RESTART, "reset_first": False, "autoreset_mode": mode}
     with PLACES[place](helpers.FNS, **options) as pool:

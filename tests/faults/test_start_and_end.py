@@ -114,8 +114,10 @@ def test_a_constructor_that_fails_half_way_leaves_nothing(place, how, bad, tmp_p
         assert sorted(path.read_text().split()) == [str(i) for i in range(bad)]
 
 
-@pytest.mark.parametrize("code", [None, *slow(errno.EPERM)])
-def test_a_process_without_a_pidfd(code, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("code", "place"), [(None, "shmem-fork"), *slow((errno.EPERM, "shmem-forkserver"))]
+)
+def test_a_process_without_a_pidfd(code, place, monkeypatch, tmp_path):
     """As on macOS, on an old Linux, in some containers, or if it was reaped before."""
 
     def refuse(pid):
@@ -127,7 +129,7 @@ def test_a_process_without_a_pidfd(code, monkeypatch, tmp_path):
         monkeypatch.setattr("os.pidfd_open", refuse)
     with no_process_left():
         with pytest.raises(WorkerDiedError, match=r"env 0: .*exited with code 37 while starting"):
-            PLACES["shmem-forkserver"]([partial(os._exit, 37)])
+            PLACES[place]([partial(os._exit, 37)])
         with reset_pool("shmem-fork", count_fns(2)) as pool:
             kill(pool, 1)
             text = "env 1: .*was killed by SIGKILL; perhaps the system was out of memory$"
