@@ -508,9 +508,7 @@ def test_a_back_off_blocks_only_its_own_env(place):
         assert pool.step(None, id=[0, 2])[0][:, 2].tolist() == [6, 6]
 
 
-@pytest.mark.parametrize(
-    ("place", "mode"), [("shmem-fork", "same_step"), *slow(("shmem-spawn", None))]
-)
+@pytest.mark.parametrize(("place", "mode"), paired(["shmem-fork"], ["same_step", None]))
 def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(place, mode, gates, tmp_path):
     def act(times):
         if times > 1:

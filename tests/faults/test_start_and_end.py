@@ -201,7 +201,7 @@ def kill_all(pids):
     assert wait_until(lambda: not any(map(running, pids)))
 
 
-@pytest.mark.parametrize("place", ["shmem-fork", "dummy", *slow(NEW[1])])
+@pytest.mark.parametrize("place", ["shmem-fork", "dummy"])
 def test_each_pool_that_is_forked_beside_threads_warns_once(place, monkeypatch):
     """Python 3.12 warns of each process; the pool warns once, and names the remedy."""
 
@@ -471,7 +471,7 @@ def test_only_an_unclosed_pool_is_collected_with_a_warning(place):
     assert f"unclosed {name}" in str(caught[0].message)
 
 
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(*NEW)])
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(NEW[1])])
 def test_a_pool_made_in_a_thread_outlives_it(place):
     made = []
     thread = threading.Thread(target=lambda: made.append(PLACES[place](count_fns(2))))
@@ -484,7 +484,7 @@ def test_a_pool_made_in_a_thread_outlives_it(place):
 
 @pytest.mark.parametrize(
     ("place", "closes"),
-    [*paired(["shmem-fork-packed"], [False, True]), *slow(*paired(NEW, [False, True]))],
+    [*paired(["shmem-fork-packed"], [False, True]), *slow((NEW[1], True))],
 )
 def test_a_forked_copy_of_a_pool_does_not_harm_it(place, closes):
     def use_the_copy():
