@@ -368,19 +368,6 @@ def test_a_pool_is_not_copied_by_a_copy_of_its_interface():
         envs.reset()
 
 
-EXIT = """
-import builtins
-import gymnasium as gym
-from envpool_py.gymnasium import VectorEnv
-builtins.kept = VectorEnv([lambda: gym.make("CartPole-v1")])  # outlives the modules
-builtins.kept.reset()
-"""
-
-
-def test_no_error_at_the_exit_of_the_interpreter():
-    assert "Exception ignored" not in run_python("-c", EXIT)
-
-
 def test_scalars_and_numbers_that_no_dtype_holds():
     class Scalar(gym.Env):
         observation_space = action_space = gym.spaces.Box(-1, 1, ())

@@ -150,7 +150,10 @@ def drive_vec_env(found):
         _ = found.restarts
 
 
-@pytest.mark.parametrize("cls", [DummyVecEnv, SubprocVecEnv])
+FORK = partial(SubprocVecEnv, start_method="fork")
+
+
+@pytest.mark.parametrize("cls", [DummyVecEnv, FORK], ids=["dummy", "subproc"])
 def test_vec_env(cls):
     env = cls(ENV_FNS)
     found = Watched(env)
@@ -241,7 +244,7 @@ def test_what_a_user_does_to_a_result_reaches_no_later_one(name):
         "dummy": (partial(DummyVectorEnv, ENV_FNS, **options), drive_pool),
         "shmem": (partial(ShmemVectorEnv, ENV_FNS, num_processes=1, **options), drive_pool),
         "vector": (partial(VectorEnv, ENV_FNS, autoreset_mode="same_step"), drive_vector_env),
-        "sb3": (partial(SubprocVecEnv, ENV_FNS), drive_vec_env),
+        "sb3": (partial(FORK, ENV_FNS), drive_vec_env),
     }[name]
     found = []
     for spoils in (False, True):

@@ -80,13 +80,13 @@ def test_the_summary_for_other_programs(tmp_path, cli):
 
 @pytest.mark.parametrize("backend", ["dummy", "thread", "shmem"])
 def test_options_of_processes_are_not_ignored(backend, cli):
-    options = f"--steps 5 --backend {backend} --context spawn"
-    ended = cli(f"collect CartPole-v1 {options}")
+    options = f"--num-envs 1 --steps 5 --backend {backend}"
+    ended = cli(f"collect CartPole-v1 {options} --context spawn")
     has_processes = backend == "shmem"
     assert ended.status == (0 if has_processes else 2)
     text = f"--context: the {backend} backend starts no worker processes"
     assert (text in ended.err) != has_processes
-    assert cli(f"collect CartPole-v1 --steps 5 --backend {backend}").status == 0
+    assert cli(f"collect CartPole-v1 {options}").status == 0
 
 
 def test_a_bar_on_a_terminal(monkeypatch, cli):

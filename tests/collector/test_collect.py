@@ -42,7 +42,7 @@ def check_limit(episodes, num_envs, limit):
             assert sum(one[:-1]) < max(share, 1)
 
 
-@examples.same(max_examples=60)
+@examples.same(max_examples=25)
 @given(data=st.data())
 def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
     num_envs = data.draw(st.integers(1, 5), "num_envs")

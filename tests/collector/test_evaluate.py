@@ -224,6 +224,7 @@ def test_failed_tasks_of_vector_rewards_and_of_no_task_at_all():
         found = envpool_py.evaluate(pool, act, tasks=bad, on_failure="record")
         assert equal(np.isnan(found.returns), np.array([[True, True], [False, False]]))
         assert found.returns[1, 1] == 3
+        assert repr(found) == "<Evaluation of 2 episodes, 1 failed>"
         found = envpool_py.evaluate(pool, act, tasks=bad[:1], on_failure="record")
         assert np.isnan(found.returns).tolist() == [True]
         assert repr(found) == "<Evaluation of 1 episode, 1 failed>"
@@ -282,14 +283,6 @@ def test_a_turn_based_env_ends_with_its_last_agent(mode):
     assert [len(episode) for episode in episodes] == lengths[:2]
     assert found.lengths.tolist() == lengths
     assert all(info["env_done"] for info in found.infos)
-
-
-def test_vector_rewards():
-    with DummyVectorEnv([partial(envs.VectorRewardEnv, i, 4) for i in range(3)]) as pool:
-        result = envpool_py.evaluate(pool, act, 7)
-    assert result.returns.shape == (7, 3)
-    assert (result.returns[:, 2] == 2).all()
-    assert repr(result) == "<Evaluation of 7 episodes>"
 
 
 class NamedEnv(envs.RandomEnv):

@@ -53,18 +53,18 @@ def of_steps(size, rows=1024):
 def of_episodes(n):
     with pool_of(n, wait_num=1) as pool:
         collector = AsyncCollector(pool, zeros)
-        return lines(lambda: [*collector.episodes(2 * n)]) / (16 * n)
+        return lines(lambda: [*collector.episodes(n)]) / (8 * n)
 
 
 def of_rollout(n):
     with pool_of(n, wait_num=1) as pool:
         collector = AsyncCollector(pool, zeros)
-        return lines(lambda: collector.rollout(16)) / (16 * n)
+        return lines(lambda: collector.rollout(8)) / (8 * n)
 
 
 def of_evaluation(n):
     with pool_of(n, wait_num=1, autoreset_mode="same_step") as pool:
-        return lines(lambda: evaluate(pool, zeros, episodes=2 * n)) / (16 * n)
+        return lines(lambda: evaluate(pool, zeros, episodes=n)) / (8 * n)
 
 
 def of_partial_batches(n):

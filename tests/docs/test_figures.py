@@ -18,11 +18,12 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONF = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_each_figure_is_the_measured_one(page):
-    text = page.read_text(encoding="utf-8")
-    assert figures.written(text, figures.values_of()) == text
-    assert text.count("<!--fig ") == text.count("<!--/fig-->") == len(figures.PLACE.findall(text))
+def test_each_figure_is_the_measured_one():
+    for page in figures.pages():
+        text = page.read_text(encoding="utf-8")
+        assert figures.written(text, figures.values_of()) == text, page
+        count = len(figures.PLACE.findall(text))
+        assert text.count("<!--fig ") == text.count("<!--/fig-->") == count, page
 
 
 def test_figures_that_follow_from_others():
@@ -56,22 +57,21 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "examples/README.md"]
-)
-def test_links_lead_to_files(name):
-    page = ROOT / name
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for path, anchor in LINK.findall(text):
-        target = page.parent / path if path else page
-        assert target.exists()
-        assert not anchor or anchor in anchors(target)
+def test_links_lead_to_files():
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "examples/README.md"):
+        page = ROOT / name
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for path, anchor in LINK.findall(text):
+            target = page.parent / path if path else page
+            assert target.exists(), (name, path)
+            assert not anchor or anchor in anchors(target), (name, path, anchor)
 
 
-@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_each_script_that_a_page_names_is_there(page):
-    named = re.findall(r"\b(?:examples|docs|tests)/[\w/]+\.py\b", page.read_text(encoding="utf-8"))
-    assert not [path for path in named if not (ROOT / path).is_file()]
+def test_each_script_that_a_page_names_is_there():
+    script = re.compile(r"\b(?:examples|docs|tests)/[\w/]+\.py\b")
+    for page in figures.pages():
+        named = script.findall(page.read_text(encoding="utf-8"))
+        assert not [path for path in named if not (ROOT / path).is_file()], page
 
 
 def test_each_example_is_in_the_gallery():

@@ -88,9 +88,11 @@ def test_each_library_has_two_programs_that_differ_in_the_import_alone():
         own = [[line for line in code if not re.match("import|from", line)] for code in both]
         same = [line.replace("gym.make_vec", "make_vec") for line in own[0]] == own[1]
         assert same == (library != "PufferLib")
+        if library != "PufferLib":  # the rest of the code runs after the change
+            exec("\n".join(line for line in both[0] if re.match("import|from", line)), {})
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.soak), "after"])
 def test_the_programs_run(when, tmp_path):
     """In turn in one process, as to import the libraries takes longer than all else."""
     paths = []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.env.heartbeat import ROW_LENGTH, Heartbeat
 from envpool_py.env.request import ASK, pack_token
 from envpool_py.errors import PACKAGE_FOLDER
@@ -35,7 +35,7 @@ from tests.faults.helpers import (
 from tests.sessions.helpers import time_passes
 from tests.support import broken, envs
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES, slow
+from tests.support.places import PLACES, paired, slow
 
 # The exceptions of whose classes the error is an instance too, and those that arrive as text only.
 ORDINARY = ("value", "empty", "slot", "memory", "recursion", "os")
@@ -44,7 +44,7 @@ TEXT_ALONE = ("unpicklable", "two-argument")
 RAISES = [
     *(("shmem-fork-packed", "step", name) for name in envs.RAISE),
     *(("dummy", "step", name) for name in ("value", "exit", "stop")),
-    *((place, where, "value") for where in ("reset", "call") for place in EACH),
+    *paired(EACH, ["reset", "call"], ["value"]),
     ("thread", "step", "value"),
     *((place, "step", "os") for place in ("shmem-fork", "shmem-fork-caller")),
     *slow(*((place, "step", "unpicklable") for place in NEW)),
@@ -318,6 +318,7 @@ def test_envs_that_hang_together_are_read_and_ended_together(by, monkeypatch):
 @pytest.mark.slow
 async def test_close_does_not_warn_of_a_process_that_is_being_killed(monkeypatch):
     """The error of its env was raised before."""
+    monkeypatch.setattr("envpool_py.worker.supervisor.GRACE", 0.3)
     with PLACES["shmem-fork"](BROKEN) as pool, monkeypatch.context() as patch:
         patch.setattr(pool.engine.hosts.of(0), "_kill", lambda: None)  # it takes a while
         async with pool.sessions() as sessions, sessions.open() as env:
@@ -434,8 +435,3 @@ def test_when_a_process_is_overdue(monkeypatch):
         assert look() == [(1, None)]
     del sent[1]  # it has ended
     assert look() == look() == []
-
-
-def test_envs_of_this_process_have_no_timeout():
-    with pytest.raises(TypeError, match="DummyVectorEnv does not take step_timeout; an env that"):
-        DummyVectorEnv(FNS, step_timeout=1.0)

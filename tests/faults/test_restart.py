@@ -146,8 +146,7 @@ def test_an_env_pays_for_no_crash_of_its_neighbour(timeout):
         assert pool.restarts.tolist() == [4, 4]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize(("place", "mode"), paired(BACKENDS, MODES))
 def test_an_env_that_was_never_reset_is_recreated_if_its_step_fails(place, mode):
     options = {**RESTART, "reset_first": False, "autoreset_mode": mode}
     with PLACES[place](helpers.FNS, **options) as pool:
@@ -523,9 +522,7 @@ def test_a_back_off_blocks_only_its_own_env(place):
         assert pool.step(None, id=[0, 2])[0][:, 2].tolist() == [6, 6]
 
 
-@pytest.mark.parametrize(
-    ("place", "mode"), [("shmem-fork", "same_step"), *slow(("shmem-spawn", None))]
-)
+@pytest.mark.parametrize(("place", "mode"), paired(["shmem-fork"], ["same_step", None]))
 def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(place, mode, gates, tmp_path):
     def act(times):
         if times > 1:

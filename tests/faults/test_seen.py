@@ -36,7 +36,7 @@ def flaky():
 LONG = pytest.param("shmem-fork-packed", 25_000, marks=pytest.mark.soak)
 
 
-@pytest.mark.parametrize(("place", "batches"), [*((each, 1000) for each in SOME), LONG])
+@pytest.mark.parametrize(("place", "batches"), [*((each, 600) for each in SOME), LONG])
 def test_failures_with_episodes_between_them_do_not_end_the_run(place, batches, caplog):
     """Each env is made again after its 50th step; the budget of 10 is full after each episode."""
     with PLACES[place]([flaky] * 4, on_error="restart", autoreset_mode="same_step") as pool:

@@ -21,7 +21,7 @@ SPACES["tuple"] = spaces.Tuple(
 SPACES["empty"] = spaces.Dict({})
 
 
-def run(ours, theirs, steps=30):
+def run(ours, theirs, steps=18):
     """Step both, compare everything, and close ours; some episodes must end."""
     mode = theirs.metadata["autoreset_mode"]
     rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvTimeoutError, SubprocVectorEnv, WorkerDiedError
 from envpool_py.gymnasium import VectorEnv
-from tests.faults.helpers import handling, raising, signalling
+from tests.faults.helpers import await_hang, expire, handling, raising, signalling
 from tests.gymnasium_face.envs import NUM_ENVS, in_process
 from tests.support import envs as support
 
@@ -134,21 +134,23 @@ def test_no_row_in_time_of_a_pool_without_columns(held):
 FAULTS = [
     (1, LookupError, "no such step 2(.|\n)*Traceback"),
     (2, WorkerDiedError, "exited with code 7"),
-    (3, EnvTimeoutError, "3.0 seconds"),
+    (3, EnvTimeoutError, "60.0 seconds"),
 ]
 
 
 @PACKED
 @pytest.mark.parametrize(("action", "error", "text"), FAULTS)
 def test_one_env_fails(make, options, action, error, text):
-    envs = make(**options, step_timeout=3 if action == 3 else None)
+    envs = make(**options, step_timeout=60 if action == 3 else None)
     alone = action == 1 or not options  # else the process of all envs ends
-    # A hang takes three seconds: once with `step`, and once with its parts.
-    for parts in (False, True) if action < 3 else (bool(options),):
+    for parts in (False, True) if action < 3 else (True,):
         envs.reset()
         envs.step(NOTHING)
         if parts:
             envs.step_async([0, action, 0])
+        if action == 3:
+            await_hang(envs.pool, 1, (0, 2) if alone else ())
+            expire(envs.pool)
         with pytest.raises(error, match=text) as caught:
             envs.step_wait(60) if parts else envs.step([0, action, 0])
         assert sorted(caught.value.env_ids) == ([1] if alone else [0, 1, 2])

@@ -358,8 +358,7 @@ def test_a_timeout_names_the_env_that_blocks_the_event_loop():
     assert wait_until(lambda: not alive())
 
 
-@pytest.mark.parametrize("place", QUICK)
-@pytest.mark.parametrize("method", ["reset", "step"])
+@pytest.mark.parametrize(("place", "method"), paired(QUICK, ["reset", "step"]))
 def test_a_coroutine_behind_a_decorator_is_refused(place, method):
     def decorated(self, *args, **kwargs):
         del self, args, kwargs

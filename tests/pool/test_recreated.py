@@ -12,7 +12,7 @@ from envpool_py import EnvError, seeding
 from envpool_py.sb3.common.monitor import Monitor
 from tests.faults import helpers
 from tests.support import envs
-from tests.support.places import PLACES, paired, slow
+from tests.support.places import PLACES, paired
 
 PLACE = ("dummy", "shmem-fork-packed", "shmem-fork-caller")
 RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
@@ -185,7 +185,6 @@ def test_an_info_that_holds_itself(place):
     [
         *(("shmem-fork", fault) for fault in ("value", "SIGKILL", "by hand")),
         *(("dummy", "value"), ("thread", "by hand")),
-        *slow(("shmem-spawn-packed", "SIGKILL"), ("shmem-fork", "hang")),
     ],
 )
 def test_the_file_of_a_monitor_goes_on_after_a_restart(place, fault, tmp_path):
@@ -193,7 +192,6 @@ def test_the_file_of_a_monitor_goes_on_after_a_restart(place, fault, tmp_path):
     path = tmp_path / "monitor.csv"
     make = functools.partial(monitored, str(path))
     options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": "same_step"}
-    options |= {"step_timeout": 1.0} if fault == "hang" else {}
     for _ in range(2):
         began = []
         with PLACES[place]([make], **options) as pool:

@@ -171,12 +171,13 @@ def test_final_observations_that_are_objects_in_part_fit_their_space(place):
             pool.step([1])
 
 
-@pytest.mark.parametrize("place", LOCAL)
 @pytest.mark.parametrize(
-    ("shape", "declared", "row"),
-    [((), False, ()), ((1, 1), False, ()), ((1,), True, (1,)), ((3,), True, (3,))],
+    ("place", "case"),
+    paired(LOCAL, [((1, 1), False, ()), ((1,), True, (1,)), ((), False, ()), ((3,), True, (3,))]),
 )
-def test_one_element_is_a_scalar_unless_a_space_declares_its_shape(shape, declared, row, place):
+def test_one_element_is_a_scalar_unless_a_space_declares_its_shape(place, case):
+    shape, declared, row = case
+
     def rewarded():
         value = np.full(shape, 2.5, np.float32)
         env = envs.ChangedEnv(step=lambda _env, _action, row: reward(value)(row))

@@ -158,8 +158,7 @@ def test_a_warning_about_rows_names_all_envs_and_the_line(place):
     assert [(each.filename, each.lineno) for each in caught] == lines
 
 
-@pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize(("place", "name"), paired(BACKENDS, [*WRONG]))
 def test_always_is_an_error_of_that_env(place, name):
     with PLACES[place](shows(name, reset=2, step=2), validate="always") as pool:
         pool.reset()

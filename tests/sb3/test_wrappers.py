@@ -277,21 +277,21 @@ def kept(venv):
     return {name: getattr(venv, name) for name in NAMES if hasattr(venv, name)}
 
 
+SETTINGS = [
+    ("box", {"gamma": 0.9, "training": False}),
+    ("dict", {"norm_obs_keys": ["z", "image"], "clip_obs": 3.0}),
+    ("dict", {"norm_obs_keys": []}),
+    ("image", {"norm_reward": False}),
+    ("discrete", {"norm_obs": False, "clip_reward": 2.0, "epsilon": 1e-3}),
+]
+WAYS = [(own, own, "a.pkl"), (own, own, "a.npz"), (sb3, own, "a.pkl"), (own, sb3, "a.pkl")]
+
+
 @pytest.mark.parametrize(
-    ("obs", "kwargs"),
-    [
-        ("box", {"gamma": 0.9, "training": False}),
-        ("dict", {"norm_obs_keys": ["z", "image"], "clip_obs": 3.0}),
-        ("dict", {"norm_obs_keys": []}),
-        ("image", {"norm_reward": False}),
-        ("discrete", {"norm_obs": False, "clip_reward": 2.0, "epsilon": 1e-3}),
-    ],
+    ("settings", "way"), [(SETTINGS[n % 5], WAYS[n % 4]) for n in range(12)], ids=range(12)
 )
-@pytest.mark.parametrize(
-    ("writer", "reader", "name"),
-    [(own, own, "a.pkl"), (own, own, "a.npz"), (sb3, own, "a.pkl"), (own, sb3, "a.pkl")],
-)
-def test_a_round_trip(obs, kwargs, writer, reader, name, tmp_path):
+def test_a_round_trip(settings, way, tmp_path):
+    (obs, kwargs), (writer, reader, name) = settings, way
     path = str(tmp_path / name)
     venv = trained(writer, obs, **kwargs)
     venv.save(path)

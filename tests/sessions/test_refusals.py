@@ -6,7 +6,7 @@ import functools
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
-from envpool_py import DummyVectorEnv, VectorEnvWrapper
+from envpool_py import DummyVectorEnv
 from tests.sessions.helpers import GO, count_fns, fine, open_sessions, play
 from tests.support import envs
 from tests.support.envs import BLOCK
@@ -66,11 +66,6 @@ def test_an_autoreset_mode_is_refused(mode):
         pytest.raises(ValueError, match=text),
     ):
         pool.sessions()
-
-
-def test_a_wrapped_pool_is_refused():
-    with DummyVectorEnv(count_fns()) as pool, pytest.raises(TypeError, match="wrap each env"):
-        VectorEnvWrapper(pool).sessions()
 
 
 async def test_another_event_loop_is_refused():

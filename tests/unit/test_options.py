@@ -89,6 +89,7 @@ UNKNOWN = [
     (SubprocVectorEnv, {"zzz": 1}, "SubprocVectorEnv does not take zzz"),
     (make, {"size": 3}, KWARGS),
     (DummyVectorEnv, {"threads_per_process": 2}, PROCESSES),
+    (DummyVectorEnv, {"step_timeout": 1.0}, "does not take step_timeout; an env that"),
     (DummyVecEnv, {"step_timeout": 2}, "take step_timeout; use SubprocVecEnv or ShmemVecEnv"),
     (make, {"backend": "dummy", "threads_per_process": 2}, "make(backend='dummy') does not take"),
     (make, {"backend": "dummy", "num_processes": 2}, "make(backend='dummy') does not take num_pr"),

@@ -53,7 +53,7 @@ def test_every_name_of_the_pool_is_forwarded(pool):
     names = {name for name in dir(BaseVectorEnv) if not name.startswith("__")} | vars(pool).keys()
     for name in names - OBSERVING - {"recv_async", "sessions"}:
         assert same(getattr(wrapper, name), getattr(pool, name)), name
-    with pytest.raises(TypeError, match="use the sessions of wrapper.venv"):
+    with pytest.raises(TypeError, match="wrap each env .* or use the sessions of wrapper.venv"):
         wrapper.sessions()
     assert VectorEnvWrapper.recv_async is BaseVectorEnv.recv_async  # which calls ``recv``
     for name in OBSERVING:
