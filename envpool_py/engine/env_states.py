@@ -40,7 +40,7 @@ class States:
         state: uint8 ``(num_envs,)``: ``READY``, ``NEVER_RESET``, ...
         tokens: int64 ``(num_envs,)``: the current token of each env.
         num_in_flight: the number of envs in flight.
-        dead: the envs whose process has ended, and that no restart has brought back.
+        dead: the envs whose process has ended, and that no restart has revived.
         recreated_in_flight: the envs that were recreated after their row, in flight, had arrived.
         death_of: returns a new error that says how the process of an env ended.
         is_held: whether a ``Call`` with ``hold`` is under way; meanwhile no env accepts a request.
