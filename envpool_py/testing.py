@@ -53,6 +53,7 @@ class CountingEnv(gym.Env[Any, Any]):
         return self._row.copy(), {"options": options}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Count one step."""
         if action == 3:
             raise KeyError("action 3")
         step = int(self._row[1]) + 1
@@ -60,9 +61,11 @@ class CountingEnv(gym.Env[Any, Any]):
         return self._row.copy(), float(step), step >= self.length, False, {"step": step}
 
     def double(self, value: int, *, plus: int = 0) -> int:
+        """Return ``2 * value + plus``."""
         return 2 * value + plus
 
     def render(self) -> Any:
+        """Return the number of the step as text."""
         return f"step {self._row[1]:.0f}"
 
 
