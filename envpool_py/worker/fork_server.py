@@ -47,6 +47,24 @@ class _Probe:
         return 0
 
 
+class _Server(forkserver.ForkServer):
+    """A fork server that ``close`` ends, also if the thread of ``_fork`` starts one meanwhile."""
+
+    is_closed = False
+
+    def ensure_running(self) -> None:
+        super().ensure_running()
+        if self.is_closed:
+            self.close()
+
+    def close(self) -> None:
+        self.is_closed, own = True, vars(self)
+        with own["_lock"], contextlib.suppress(OSError):  # the program may have waited for all
+            if (pid := own["_forkserver_pid"]) is not None:
+                os.kill(pid, signal.SIGKILL)  # a process of an env's fork would keep it alive
+                self._stop_unlocked()  # type: ignore[attr-defined]
+
+
 def _kill_server(server: Any) -> None:
     """Kill the server and wait for its end; its processes go on, and the next one gets another."""
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -121,7 +139,7 @@ class Context(context.ForkServerContext):
     """A multiprocessing context with a fork server of its own, which ``close`` ends."""
 
     def __init__(self) -> None:
-        self._server: Any = forkserver.ForkServer()
+        self._server: Any = _Server()
 
     def Process(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # noqa: N802
         """Return a process that the server forks."""
@@ -168,11 +186,7 @@ class Context(context.ForkServerContext):
 
     def close(self) -> None:
         """End the server."""
-        self._server.ensure_running = None  # the thread of an interrupted ``_fork`` starts no other
-        if (pid := self._server._forkserver_pid) is not None:  # noqa: SLF001
-            with contextlib.suppress(OSError):  # the program has waited for all of its children
-                os.kill(pid, signal.SIGKILL)  # a process that an env has forked would keep it alive
-                self._server._stop()  # noqa: SLF001
+        self._server.close()
 
 
 def modules_in(pickled: Iterable[bytes]) -> set[str]:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from tests.faults.helpers import (
     signalling,
 )
 from tests.support import envs
-from tests.support.helpers import descriptors, wait_until, wait_until_blocked
+from tests.support.helpers import Helper, descriptors, wait_until, wait_until_blocked
 from tests.support.places import PLACES, slow, soak
 
 PACKAGE = Path(envpool_py.__file__).parent
@@ -319,6 +320,28 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(place, vis
             assert not made
             assert wait_until(lambda: len(descriptors()) == before)
     made[0].close()
+
+
+def test_a_fork_server_that_starts_while_it_is_closed_ends(monkeypatch):
+    """The thread of a start that was interrupted goes on."""
+    begun, may_go_on, spawn = threading.Event(), threading.Event(), forkserver.util.spawnv_passfds
+
+    def spawn_late(*args):
+        begun.set()
+        assert may_go_on.wait(60)
+        return spawn(*args)
+
+    server = fork_server.Context()
+    server.prepare([], None, math.inf, math.inf)
+    fork_server._kill_server(server._server)
+    monkeypatch.setattr(forkserver.util, "spawnv_passfds", spawn_late)
+    threads = [Helper(server._server.ensure_running), Helper(server.close)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    may_go_on.set()
+    for thread in threads:
+        thread.finish()
 
 
 @pytest.mark.slow
