@@ -166,11 +166,11 @@ def beside(fault, limit=60.0):
         ("SIGSEGV", r"SIGSEGV at envs\.py:\d+"),
         ("SIGKILL", "SIGKILL; perhaps the system was out of memory"),
         ("os._exit", "exited with code 37"),
-        ("hang", r"it has not ended within 2 seconds at envs\.py:\d+"),
+        ("hang", r"it has not ended within 5 seconds at envs\.py:\d+"),
     ],
 )
 def test_a_crash_or_a_hang_is_a_finding_with_its_line(fault, text):
-    found = beside(fault, 2.0 if fault == "hang" else 60.0)
+    found = beside(fault, 5.0 if fault == "hang" else 60.0)
     assert list(found) == STAGES[:3]
     ((level, message),) = found["training"]
     assert level == "error"

@@ -318,7 +318,7 @@ def test_envs_that_hang_together_are_read_and_ended_together(by, monkeypatch):
 @pytest.mark.slow
 async def test_close_does_not_warn_of_a_process_that_is_being_killed(monkeypatch):
     """The error of its env was raised before."""
-    monkeypatch.setattr("envpool_py.worker.supervisor.GRACE", 0.3)
+    monkeypatch.setattr("envpool_py.worker.supervisor.GRACE", 2.0)
     with PLACES["shmem-fork"](BROKEN) as pool, monkeypatch.context() as patch:
         patch.setattr(pool.engine.hosts.of(0), "_kill", lambda: None)  # it takes a while
         async with pool.sessions() as sessions, sessions.open() as env:

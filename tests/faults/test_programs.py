@@ -171,7 +171,7 @@ LINES = """
 
     if __name__ == "__main__":
         for context in ("fork", "forkserver", "spawn"):
-            options = {"context": context, "step_timeout": 1.0}
+            options = {"context": context, "step_timeout": 2.0}
             with envpool_py.ShmemVectorEnv([lambda: Env()] * 4, **options) as pool:
                 pool.reset()
                 for i in range(4):
