@@ -77,15 +77,15 @@ def listening(
     if hosts.supervisor is None:
         yield _LOOK_EVERY
         return
-    poller, called = hosts.supervisor.poller, [0.0]
+    poller, called_at = hosts.supervisor.poller, [0.0]
 
     def answer() -> None:
-        called[0] = 0.0  # first: a result that arrives from now on calls again
+        called_at[0] = 0.0  # first: a result that arrives from now on calls again
         look()
 
     def ring() -> None:  # one call for all results before it, or each second: one may be lost
-        if (now := time.monotonic()) > called[0] + 1.0:
-            called[0] = now
+        if (now := time.monotonic()) > called_at[0] + 1.0:
+            called_at[0] = now
             loop.call_soon_threadsafe(answer)
 
     poller.listener = ring

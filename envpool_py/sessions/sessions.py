@@ -152,7 +152,7 @@ class Sessions:
         self._engine.begin(loop.create_future())
         self._loop, self._ended_by = loop, None
         self._receiver = loop.create_task(self._receive())
-        self._receiver.add_done_callback(lambda _: self._end_with(RuntimeError("interrupted")))
+        self._receiver.add_done_callback(self._end_with_loop)  # also if it was not begun
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -407,7 +407,10 @@ class Sessions:
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
             self._end_with(error)
         finally:
-            self._end_with(ClosedEnvironmentError("the event loop of the sessions has ended"))
+            self._end_with_loop()
+
+    def _end_with_loop(self, _: object = None) -> None:
+        self._end_with(ClosedEnvironmentError("the event loop of the sessions has ended"))
 
     def _poll(self) -> None:
         """Deliver what has arrived: in a callback, because a task would take one turn more."""
