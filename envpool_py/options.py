@@ -69,7 +69,10 @@ def check_timeout(name: str, timeout: float | None) -> float | None:
 
 
 def autoreset_mode_of(mode: object) -> str | None:
-    """Return ``NEXT_STEP``, ``SAME_STEP`` or None for a spelling in any case; else ValueError."""
+    """Return ``NEXT_STEP``, ``SAME_STEP`` or None for any spelling; else ValueError.
+
+    The spellings: ours, Gymnasium's enum and its names and values, whatever their case.
+    """
     name = getattr(mode, "name", mode)
     known = {"nextstep": NEXT_STEP, "samestep": SAME_STEP, "disabled": None}
     if mode is None:

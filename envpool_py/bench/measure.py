@@ -108,7 +108,10 @@ class Results:
 
 
 def carry_out(job: Job) -> list[Measurement]:
-    """Measure in a fresh process, once for each of ``job.callers``; MeasurementError: it fails."""
+    """Measure in a fresh process, one measurement for each of ``job.callers``.
+
+    MeasurementError if it fails or takes too long, or the env can't be sent to it.
+    """
     limit = 120.0 + 3 * job.seconds * len(job.callers)  # imports, start and end take time too
     path = os.pathsep.join(filter(None, sys.path))
     try:

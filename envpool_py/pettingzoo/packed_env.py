@@ -113,7 +113,8 @@ class PackedEnv:
     @property
     def alive(self) -> NDArray[np.bool_]:
         """Which agents must act next, in the order of ``possible_agents``."""
-        return self._flags[ALIVE].copy()  # type: ignore[no-any-return]
+        alive: NDArray[np.bool_] = self._flags[ALIVE].copy()
+        return alive
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

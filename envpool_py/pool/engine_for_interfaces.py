@@ -24,7 +24,12 @@ from envpool_py.record import digest
 
 
 class EngineForInterfaces:
-    """Questions and requests of the interfaces over a pool, and of ``replay``."""
+    """Questions and requests of the interfaces over a pool, and of ``replay``.
+
+    Attributes:
+        env_options: the options of the pool that its envs get.
+        block_spec: the layouts of observations and actions, see ``Spec``.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

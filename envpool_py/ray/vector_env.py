@@ -91,9 +91,14 @@ class RayVectorEnv(BaseVectorEnv):
         needed = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
         wanted = _wanted(len(env_fns), num_processes, envs_per_actor)
         count = _count(len(env_fns), wanted, needed)
-        amounts: Any = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources}
-        where: Any = {"scheduling_strategy": scheduling_strategy, "runtime_env": runtime_env}
-        worker_fn = functools.partial(RayEnvWorker, **amounts, **where)
+        worker_fn = functools.partial(
+            RayEnvWorker,
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            resources=resources,
+            scheduling_strategy=scheduling_strategy,
+            runtime_env=runtime_env,
+        )
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
@@ -117,8 +122,10 @@ def _count(num_envs: int, wanted: int | None, needed: Mapping[str, float]) -> in
     if not ray.is_initialized():  # ``cluster_resources`` does not start Ray
         ray.init()
     in_all = _room(ray.cluster_resources(), needed, most)
-    end, now = time.monotonic() + 1, time.monotonic
-    while (room := _room(ray.available_resources(), needed, most)) < in_all and now() < end:
+    deadline = time.monotonic() + 1
+    while (room := _room(ray.available_resources(), needed, most)) < in_all:
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.02)  # what a pool had that was closed just now is free a moment later
     count = wanted or max(room, 1)
     if count > room:

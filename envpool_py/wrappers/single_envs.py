@@ -93,7 +93,8 @@ class ContinuousToDiscrete(_DiscreteActions[ObsType, NDArray[Any]]):
             dim = int(np.argwhere(wrong)[0, -1])
             text = f"dimension {dim}, but it has choices 0 to {self._choices[dim] - 1}"
             raise ValueError(f"action: got {choice[wrong][0]} in {text}")
-        return self._points[self._starts + choice]  # type: ignore[no-any-return]
+        points: NDArray[Any] = self._points[self._starts + choice]
+        return points
 
 
 class MultiDiscreteToDiscrete(_DiscreteActions[ObsType, np.int64]):

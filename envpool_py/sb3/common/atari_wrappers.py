@@ -29,6 +29,7 @@ class StickyActionEnv(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(**kwargs)
 
     def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env by ``action``, or by the last action."""
         if self.np_random.random() >= self.action_repeat_probability:
             self._sticky_action = action
         return self.env.step(self._sticky_action)
@@ -45,6 +46,7 @@ class NoopResetEnv(gym.Wrapper[Any, Any, Any, Any]):
         _require_action(env, NOOP, "NOOP")
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the env, and step it by a random number of no actions."""
         obs, info = self.env.reset(**kwargs)
         noops = self.override_num_noops
         if noops is None:
@@ -84,6 +86,7 @@ class EpisodicLifeEnv(gym.Wrapper[Any, Any, Any, Any]):
         self.was_real_done = True
 
     def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env; ``terminated`` after a lost life."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.was_real_done = terminated or truncated
         lives = self.env.unwrapped.ale.lives()
@@ -116,6 +119,7 @@ class ClipRewardEnv(gym.RewardWrapper[Any, Any]):
     """Rewards are their sign: 1, 0 or -1."""
 
     def reward(self, reward: Any) -> Any:
+        """The sign of a reward."""
         return np.sign(float(reward))
 
 
@@ -131,6 +135,7 @@ class WarpFrame(gym.ObservationWrapper[Any, Any, Any]):
         self._cv2 = extras.load("cv2", f"WarpFrame needs OpenCV; {extras.hint('atari')}")
 
     def observation(self, frame: NDArray[Any]) -> NDArray[Any]:
+        """The grey image of a colour image."""
         cv2, size = self._cv2, (self.width, self.height)
         grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
         return np.expand_dims(cv2.resize(grey, size, interpolation=cv2.INTER_AREA), -1)

@@ -22,7 +22,8 @@ class RunningMeanStd(utils.RunningMeanStd):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a row."""
-        return self.mean.shape  # type: ignore[no-any-return]
+        shape: tuple[int, ...] = self.mean.shape
+        return shape
 
     def update(self, arr: NDArray[Any]) -> None:
         """Add the rows of a batch ``(k, *shape)``."""

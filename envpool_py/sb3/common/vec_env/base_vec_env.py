@@ -279,7 +279,8 @@ class VecEnvWrapper(VecEnv):
 
     @property
     def unwrapped(self) -> VecEnv:
-        return self.venv.unwrapped  # type: ignore[no-any-return]
+        found: VecEnv = self.venv.unwrapped
+        return found
 
     if not TYPE_CHECKING:  # type checkers would take any misspelt name
 
