@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import warnings
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
 from functools import partial
 from itertools import count
@@ -45,9 +46,11 @@ class Session:
     env_id: int
     obs: Any
     info: dict[str, Any]
-    done = _holds_env = False
+    done = False
     episode_return: float = 0.0
     _refusal = "open it by `async with`, or await it"
+    _waiter: asyncio.Future[None] | None = None  # done: it has its env, until that is given back
+    _task: asyncio.Task[Any] | None = None  # in which its ``async with`` block runs
 
     def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
         self._sessions, self._take_env, self._timeout, self._reset = sessions, take, timeout, reset
@@ -58,23 +61,31 @@ class Session:
             hint = self._refusal or "it is one episode: open another session for the next one"
             raise AttributeError(f"session: it has no attribute {name!r}; {hint}")
 
+    @property
+    def _holds_env(self) -> bool:
+        got = None if self._task and self._task.done() else self._waiter
+        return got is not None and got.done() and not (got.cancelled() or got.exception())
+
     def __await__(self) -> Generator[Any, Any, Self]:
-        return self.__aenter__().__await__()
+        yield from self.__aenter__().__await__()
+        self._task = None  # it may be closed by another one
+        return self
 
     async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
         take, self._take_env = self._take_env, None
         if take is None:
             raise RuntimeError("session: it was opened before; open another session")
-        self.env_id = await take()
         try:
+            await take(self)
             self._sessions._send(self.env_id, "reset", self._timeout, self._reset)
             row = await self._sessions._result(self.env_id)
+            self._sessions._failures[self.env_id] = 0
+            self.obs, self.info, self._refusal = row[0], row[4], ""
+            return self  # noqa: TRY300 - else an interrupt might come after this block
         except BaseException as error:
-            self._sessions._put_back(self.env_id, has_failed=isinstance(error, EnvError))
+            self._give_back(has_failed=isinstance(error, EnvError))
             raise
-        self._sessions._failures[self.env_id] = 0
-        self.obs, self.info, self._refusal, self._holds_env = row[0], row[4], "", True
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
@@ -82,14 +93,18 @@ class Session:
     def close(self) -> None:
         """Let the next session have the env; further calls do nothing."""
         if self._holds_env:
-            self._holds_env = False
             self._refusal = "it was closed, or its `async with` block has ended; open another one"
-            self._sessions._put_back(self.env_id)
+            self._give_back()
+
+    def _give_back(self, *, has_failed: bool = False) -> None:
+        held, self._waiter = self._holds_env, None
+        if held:
+            self._sessions._put_back(self.env_id, has_failed=has_failed)
 
     def __del__(self) -> None:
         # Maybe in another thread: it cannot be closed.
         if self._holds_env and self._sessions._ended_by is None:
-            text = f"session: env {self.env_id} stays taken; call close(), or use `async with`"
+            text = f"session: env {self.env_id} was taken until now; close(), or use `async with`"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     async def step(self, action: Any, *, timeout: float | None = None) -> Row:
@@ -135,8 +150,10 @@ class Sessions:
         self._settling: dict[int, float] = {}
         # How many resets of each env have failed since one was completed.
         self._failures = [0] * engine.num_envs
-        # Those who wait for an env: for one of these, or any.
-        self._waiters: dict[asyncio.Future[int], tuple[int, ...] | None] = {}
+        # Which session took each env last.
+        self._takers: list[weakref.ref[Session] | None] = [None] * engine.num_envs
+        # The sessions that wait for an env: for one of these, or any.
+        self._waiters: dict[asyncio.Future[None], tuple[Session, tuple[int, ...] | None]] = {}
         self._awaited_rows: dict[int, asyncio.Future[Row]] = {}
         # When to stop a request, its kind and timeout; kind "": it was cancelled before.
         self._deadlines: dict[int, tuple[float, str, float]] = {}
@@ -303,24 +320,22 @@ class Sessions:
 
     # ------------------------------------------------------------------------------ for a session
 
-    async def _take_env(self, ids: tuple[int, ...] | None, wait: float | None) -> int:
-        """Wait for a free env, one of ``ids`` if given."""
+    async def _take_env(
+        self, ids: tuple[int, ...] | None, wait: float | None, session: Session
+    ) -> None:
+        """Wait until the session has a free env, one of ``ids`` if given."""
         self._check_call(None)
-        waiter: asyncio.Future[int] = self._loop.create_future()
+        session._waiter = waiter = self._loop.create_future()
         try:
-            self._waiters[waiter] = ids
+            self._waiters[waiter] = session, ids
             self._distribute()
             if wait is not None:
                 await asyncio.wait([waiter], timeout=wait)
                 if not waiter.done():
                     count = len(ids or self._failures)
                     text = f"none of {count} envs was free within wait={wait} seconds"
-                    raise TimeoutError(text)  # noqa: TRY301 - it has no env
-            return await waiter
-        except BaseException:  # maybe in the turn in which it got an env
-            if waiter.done() and not waiter.cancelled() and not waiter.exception():
-                self._put_back(waiter.result())
-            raise
+                    raise TimeoutError(text)
+            await waiter
         finally:
             self._waiters.pop(waiter, None)
 
@@ -401,8 +416,9 @@ class Sessions:
     async def _receive(self) -> None:
         try:
             with self._engine.listening(self._loop, self._poll) as self._longest_wait:
-                while True:  # until it is cancelled; an interrupt may have lost the timer
+                while True:  # until it is cancelled; an error of a handler may have lost the timer
                     self._on_timer()
+                    self._find_lost()
                     await asyncio.sleep(1.0)
         except Exception as error:  # noqa: BLE001 - it is raised where a result is awaited
             self._end_with(error)
@@ -461,7 +477,7 @@ class Sessions:
                 rests_until = self._settling.pop(i)
                 if isinstance(result, EnvError):  # it could not be recreated
                     rests_until = self._count_failure(i)
-                    for waiter, wanted in self._waiters.items():  # there may be no other env
+                    for waiter, (_, wanted) in self._waiters.items():  # there may be no other env
                         if not waiter.done() and (wanted is None or i in wanted):
                             waiter.set_exception(result)
                             break
@@ -498,19 +514,28 @@ class Sessions:
     def _distribute(self) -> None:
         """Give free envs to those who wait, the first to the first; recreate what was lost."""
         in_vain: set[Any] = set()  # the ``ids`` of which none is free; others need not look
-        for waiter, ids in list(self._waiters.items()) if self._free else ():
-            if waiter.done() or ids in in_vain:
+        for waiter, (session, ids) in list(self._waiters.items()) if self._free else ():
+            if waiter.done() or ids in in_vain or session._waiter is not waiter:
                 continue
             while (i := self._next_free(ids)) is not None:
                 rests_until = self._free.pop(i)
                 if self._engine.prepare(i):
+                    self._takers[i], session.env_id = weakref.ref(session), i
+                    waiter.set_result(None)
                     del self._waiters[waiter]
-                    waiter.set_result(i)
                     break
                 self._settling[i] = rests_until
                 self._poll_at(0.0)
             else:
                 in_vain.add(ids)
+
+    def _find_lost(self) -> None:
+        """Put back the envs that nobody has: an error of a signal handler came in between."""
+        for i, taker in enumerate(self._takers):
+            session = taker and taker()
+            is_held = session is not None and session._holds_env
+            if not (is_held or i in self._free or i in self._settling):
+                self._put_back(i)
 
     def _next_free(self, ids: tuple[int, ...] | None) -> int | None:
         """Return a free env that does not rest; if all of ``ids`` rest, the next of these."""

@@ -258,7 +258,7 @@ async def test_what_open_and_map_refuse():
 async def test_a_session_that_is_never_closed():
     async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
         taken = [await sessions.open()]
-        with pytest.warns(ResourceWarning, match="env 0 stays taken; call close"):  # noqa: PT031
+        with pytest.warns(ResourceWarning, match="env 0 was taken until now; close"):  # noqa: PT031
             taken.clear()
             gc.collect()
         assert (await play(sessions))[2] == 4
