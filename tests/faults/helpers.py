@@ -170,34 +170,12 @@ def _raise(error):
     raise error
 
 
-def _handle_with(error, signum, frame):  # noqa: ARG001 - of a handler
-    raise error
-
-
 class _Handler:
-    """Handles a signal as an object that can be called, or by its method."""
-
     def __init__(self, error):
         self.error = error
 
-    def __call__(self, signum, frame):  # noqa: ARG002 - of a handler
-        raise self.error
-
     def handle(self, signum, frame):  # noqa: ARG002 - of a handler
         raise self.error
-
-
-@contextlib.contextmanager
-def _context():
-    yield
-
-
-def _a_class(error):
-    class Alarm:
-        def __init__(self, signum, frame):  # noqa: ARG002 - of a handler
-            raise error
-
-    return Alarm
 
 
 def _restoring(error):
@@ -225,29 +203,13 @@ def _renaming(error):
     return handle
 
 
-def _with_a_cause(error):
-    def handle(signum, frame):  # noqa: ARG001 - of a handler
-        try:
-            _raise(KeyError(signum))
-        except KeyError as cause:
-            raise error from cause
-
-    return handle
-
-
 HANDLERS = {
     "function": raising,
     "lambda": lambda error: lambda signum, frame: _raise(error),  # noqa: ARG005 - of a handler
-    "lambda of all": lambda error: lambda *args: _raise(error),  # noqa: ARG005 - of a handler
     "method": lambda error: _Handler(error).handle,
-    "object": _Handler,
-    "class": _a_class,
-    "partial": lambda error: functools.partial(_handle_with, error),
-    "decorated": lambda error: _context()(raising(error)),
     "restores the previous": _restoring,
     "deletes its arguments": _deleting,
     "renames the signal": _renaming,
-    "has a cause": _with_a_cause,
 }
 """Kinds of signal handlers of users, each a function that makes one that raises this error."""
 
