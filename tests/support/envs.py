@@ -505,6 +505,17 @@ class FaultEnv(CountEnv):
         self._fault(name)
 
 
+class ClosingEnv(FaultEnv):
+    """Calls a function when it is closed."""
+
+    def __init__(self, tag=0, close=lambda: None):
+        super().__init__(tag)
+        self.on_close = close
+
+    def close(self):
+        self.on_close()
+
+
 class RaisingEnv(CountEnv):
     """Action 1 raises, 2 kills the process."""
 
