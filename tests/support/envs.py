@@ -521,8 +521,7 @@ class RaisingEnv(CountEnv):
 
     def step(self, action):
         if action == 1:
-            message = "boom"
-            raise KeyError(message)
+            raise KeyError("boom")
         if action == 2:
             DIE["SIGKILL"]()
         return super().step(action)
@@ -533,8 +532,7 @@ class FailsToResetEnv(CountEnv):
 
     def reset(self, *, seed=None, options=None):
         if self.resets:
-            message = "no second episode"
-            raise ValueError(message)
+            raise ValueError("no second episode")
         return super().reset(seed=seed, options=options)
 
 
@@ -549,8 +547,7 @@ class CloseEnv(CountEnv):
         with open(self.path, "a") as file:  # noqa: PTH123
             file.write(f"{self.tag}\n")
         if self.fails:
-            message = f"env {self.tag} does not want to close"
-            raise RuntimeError(message)
+            raise RuntimeError(f"env {self.tag} does not want to close")
 
 
 def raise_in_constructor(text):
