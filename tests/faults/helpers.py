@@ -50,6 +50,14 @@ def made(tag, path, act):
     return envs.FaultEnv(tag)
 
 
+def made_once(tag, path):
+    """Make a FaultEnv, the first time that this is called; raise an OSError later."""
+    times = envs.count_call(path)
+    if times > 1:
+        raise OSError(f"made {times} times")
+    return envs.FaultEnv(tag)
+
+
 @contextlib.contextmanager
 def reset_pool(place, fns=FNS, **options):
     """Make a pool at this place and reset it; it is closed at the end of the block."""
@@ -116,6 +124,16 @@ def await_hang(pool, i, others=()):
     assert wait_until(hangs)
     if isinstance(pool, ThreadVectorEnv):
         wait_until_blocked(process)
+
+
+BACK_OFF = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
+BACK_OFF |= {"wait_num": 1, "timeout": 0.01, "strict_timeout": True}
+
+
+def await_back_off(pool, i):
+    """Wait until env ``i`` waits for its back-off, in a pool of ``BACK_OFF``; no row comes."""
+    while i not in pool.engine.recovery.failed:
+        assert len(pool.recv()[1]) == 0
 
 
 def mates_of(pool, i):
