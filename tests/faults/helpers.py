@@ -50,6 +50,14 @@ def made(tag, path, act):
     return envs.FaultEnv(tag)
 
 
+def made_once(tag, path):
+    """Make a FaultEnv, the first time that this is called; raise an OSError later."""
+    times = envs.count_call(path)
+    if times > 1:
+        raise OSError(f"made {times} times")
+    return envs.FaultEnv(tag)
+
+
 @contextlib.contextmanager
 def reset_pool(place, fns=FNS, **options):
     """Make a pool at this place and reset it; it is closed at the end of the block."""
@@ -118,6 +126,16 @@ def await_hang(pool, i, others=()):
         wait_until_blocked(process)
 
 
+BACK_OFF = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
+BACK_OFF |= {"wait_num": 1, "timeout": 0.01, "strict_timeout": True}
+
+
+def await_back_off(pool, i):
+    """Wait until env ``i`` waits for its back-off, in a pool of ``BACK_OFF``; no row comes."""
+    while i not in pool.engine.recovery.failed:
+        assert len(pool.recv()[1]) == 0
+
+
 def mates_of(pool, i):
     """Return the envs that share the process of env ``i``, itself included; or its thread."""
     threads = isinstance(pool, ThreadVectorEnv)
@@ -170,34 +188,12 @@ def _raise(error):
     raise error
 
 
-def _handle_with(error, signum, frame):  # noqa: ARG001 - of a handler
-    raise error
-
-
 class _Handler:
-    """Handles a signal as an object that can be called, or by its method."""
-
     def __init__(self, error):
         self.error = error
 
-    def __call__(self, signum, frame):  # noqa: ARG002 - of a handler
-        raise self.error
-
     def handle(self, signum, frame):  # noqa: ARG002 - of a handler
         raise self.error
-
-
-@contextlib.contextmanager
-def _context():
-    yield
-
-
-def _a_class(error):
-    class Alarm:
-        def __init__(self, signum, frame):  # noqa: ARG002 - of a handler
-            raise error
-
-    return Alarm
 
 
 def _restoring(error):
@@ -225,29 +221,13 @@ def _renaming(error):
     return handle
 
 
-def _with_a_cause(error):
-    def handle(signum, frame):  # noqa: ARG001 - of a handler
-        try:
-            _raise(KeyError(signum))
-        except KeyError as cause:
-            raise error from cause
-
-    return handle
-
-
 HANDLERS = {
     "function": raising,
     "lambda": lambda error: lambda signum, frame: _raise(error),  # noqa: ARG005 - of a handler
-    "lambda of all": lambda error: lambda *args: _raise(error),  # noqa: ARG005 - of a handler
     "method": lambda error: _Handler(error).handle,
-    "object": _Handler,
-    "class": _a_class,
-    "partial": lambda error: functools.partial(_handle_with, error),
-    "decorated": lambda error: _context()(raising(error)),
     "restores the previous": _restoring,
     "deletes its arguments": _deleting,
     "renames the signal": _renaming,
-    "has a cause": _with_a_cause,
 }
 """Kinds of signal handlers of users, each a function that makes one that raises this error."""
 

@@ -21,27 +21,22 @@ from tests.support.helpers import descriptors, no_process_left
 from tests.support.places import slow
 
 
+def parent_is_alive(_):
+    return multiprocessing.parent_process().is_alive()
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a process needs pipes of its own")
 @pytest.mark.parametrize(("method", "count"), [("fork", 2), *slow(("spawn", 2), ("forkserver", 3))])
-def test_descriptors_of_a_process(method, count):
-    found = {}
-    for num_envs in (1, 3):
-        with ShmemVectorEnv(count_fns(num_envs), context=method) as pool:
-            pool.reset()
-            found[num_envs] = len(descriptors())
-    assert found[3] - found[1] == 2 * count
-
-
-class Child(envs.CountEnv):
-    def parent_is_alive(self):
-        return multiprocessing.parent_process().is_alive()
-
-
-@pytest.mark.parametrize("method", ["fork", *slow("spawn", "forkserver")])
-def test_what_multiprocessing_knows_of_a_process(method):
-    with no_process_left(), ShmemVectorEnv([Child] * 2, context=method) as pool:
+def test_the_descriptors_of_a_process_and_what_multiprocessing_knows_of_it(method, count):
+    with ShmemVectorEnv(count_fns(1), context=multiprocessing.get_context(method)) as pool:
+        assert f"context={method!r}" in repr(pool)
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
+        before = len(descriptors())
+    with no_process_left(), ShmemVectorEnv(count_fns(3), context=method) as pool:
         pool.reset()
-        assert pool.call("parent_is_alive") == [True, True]
+        assert f"context={method!r}" in repr(pool)
+        assert len(descriptors()) - before == 2 * count
+        assert pool.apply(parent_is_alive) == [True] * 3
         process = pool.workers[1].process
         assert process in multiprocessing.active_children()
         assert connection.wait([process.sentinel], 0) == []

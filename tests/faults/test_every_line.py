@@ -2,18 +2,13 @@
 
 Each cell of the table is a call, a backend, and a state of affairs. A dry run records the lines of
 the package that the call runs; then each of them is interrupted, and all envs must go on.
-``python -m tests.faults.test_every_line [FILTER] [--limit SECONDS]`` walks over the cells whose
-names contain the filter, and prints the table.
 """
 
-import argparse
 import asyncio
 import contextlib
 import functools
 import itertools
 import signal
-import sys
-import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +18,7 @@ from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, ThreadVect
 from envpool_py.env.request import ID_MASK
 from tests.backends.test_worker_contract import ThreadWorker
 from tests.support import every_line
-from tests.support.every_line import DIE, FINE, KINDS, LOOP, RAISE, WAIT, Counts, Ready, Scene
+from tests.support.every_line import DIE, FINE, KINDS, LOOP, RAISE, WAIT, Ready, Scene
 from tests.support.helpers import wait_until
 
 CALLS = ("step", "send", "recv", "reset", "drain", "restart", "call", "recv_async", "close")
@@ -337,28 +332,6 @@ def table():
 
 # ------------------------------------------------------------------------------------------- tests
 
-HEAD = f"{'cell':<64} {'lines':>6} {'missed':>6} {'hangs':>6} {'wrong':>6} {'left':>6} {'s':>6}"
-
-
-def line_of(name, counts, seconds):
-    numbers = counts.tried, counts.missed, counts.hangs, counts.wrong, counts.left
-    return f"{name!s:<64} " + " ".join(f"{n:>6}" for n in numbers) + f" {seconds:>6.1f}"
-
-
-def walk_over(cells, write=print, *, verbose=False, **options):
-    """Walk over these cells and write the table; return the failures."""
-    total, begun = Counts(), time.monotonic()
-    write(HEAD)
-    for cell in cells:
-        start = time.monotonic()
-        counts = every_line.run_cell(cell, **options)
-        write(line_of(cell, counts, time.monotonic() - start))
-        for failure in counts.failures if verbose else ():
-            write(f"    {failure}")
-        total.add(counts)
-    write(line_of("total", total, time.monotonic() - begun))
-    return total.failures
-
 
 def sample(places):
     """Return two of these places, or the only one."""
@@ -368,30 +341,11 @@ def sample(places):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_call_may_be_interrupted_at_some_lines(backend):
-    cells = [cell for cell in table() if cell.backend == backend]
-    failures = walk_over(cells[::11], choose=sample, limit=60.0)
-    assert not failures, "\n".join(failures)
+    for cell in [cell for cell in table() if cell.backend == backend][::11]:
+        every_line.walk(cell, sample)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_call_may_be_interrupted_at_any_line(backend):
-    failures = walk_over([cell for cell in table() if cell.backend == backend])
-    assert not failures, "\n".join(failures)
-
-
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("filter", nargs="*", help="parts of the names of the cells, all of them")
-    parser.add_argument("--limit", type=float, default=20.0)
-    parser.add_argument("--most-hangs", type=int)
-    parser.add_argument("--every", type=int, default=1, help="only each n-th place")
-    args = parser.parse_args()
-    cells = [cell for cell in table() if all(part in str(cell) for part in args.filter)]
-    choose = lambda places: places[:: args.every]  # noqa: E731
-    options = {"limit": args.limit, "most_hangs": args.most_hangs, "choose": choose}
-    return bool(walk_over(cells, functools.partial(print, flush=True), verbose=True, **options))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.mark.parametrize("cell", table(), ids=str)
+def test_a_call_may_be_interrupted_at_any_line(cell):
+    every_line.walk(cell)

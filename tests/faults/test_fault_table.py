@@ -371,23 +371,12 @@ def test_a_row_that_is_there_is_kept():
                 pool.step([""], [i])
 
 
-def test_the_time_until_an_env_has_its_turn_does_not_count(gates):
-    """Four envs of one process: the heartbeat names each in its turn, with when that began."""
-    fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(4)]
-    with reset_pool("shmem-fork", fns, step_timeout=60.0, num_processes=1) as pool:
-        heartbeat = pool.engine.block.heartbeats[0]
-        released = time.monotonic()
-        pool.send([envs.BLOCK] * 4)
-        for i, gate in enumerate(gates):
-            with gate.held():
-                assert heartbeat[0] == i + 1
-                assert released < heartbeat.view(np.float64)[1] < time.monotonic()
-                released = time.monotonic()
-        assert pool.drain()[0][:, 2].tolist() == [1, 1, 1, 1]
+@pytest.mark.parametrize("mode", helpers.MODES)
+def test_the_time_until_an_env_has_its_turn_does_not_count(mode, gates):
+    """Four envs of one process: the heartbeat names each in its turn, with when that began.
 
-
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_the_time_of_an_automatic_reset_is_that_of_its_env(mode, gates):
+    In a step, or in the automatic reset after it.
+    """
     fns = [functools.partial(envs.GateEnv, tag, gates[tag], 1) for tag in range(4)]
     options = {"step_timeout": 60.0, "num_processes": 1, "autoreset_mode": mode}
     options["reset_fn"] = lambda _, episode: (None, {"block": episode == 1})
@@ -395,11 +384,14 @@ def test_the_time_of_an_automatic_reset_is_that_of_its_env(mode, gates):
         heartbeat = pool.engine.block.heartbeats[0]
         if mode == "next_step":
             pool.step([0] * 4)
-        pool.send([0] * 4)
+        released = time.monotonic()
+        pool.send([envs.BLOCK if mode is None else 0] * 4)
         for i, gate in enumerate(gates):
             with gate.held():
                 assert heartbeat[0] == i + 1
-        pool.drain()
+                assert released < heartbeat.view(np.float64)[1] < time.monotonic()
+                released = time.monotonic()
+        assert pool.drain()[0][:, 2].tolist() == [int(mode is None)] * 4
 
 
 def test_when_a_process_is_overdue(monkeypatch):

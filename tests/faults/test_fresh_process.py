@@ -3,16 +3,16 @@
 import functools
 import os
 import sys
+import threading
 import time
 import types
 
 import numpy as np
 import pytest
 
-import envpool_py
-from envpool_py import EnvError, ShmemVectorEnv, ThreadVectorEnv
+from envpool_py import EnvError, ShmemVectorEnv
 from envpool_py.worker import supervisor
-from tests.faults.helpers import FNS, MODES, RESTART, goes_on
+from tests.faults.helpers import FNS, GOOD, MODES, RESTART, goes_on, raising
 from tests.support import envs
 from tests.support.helpers import children, wait_until
 from tests.support.places import paired
@@ -61,14 +61,10 @@ def test_recycled_envs_give_the_rows_of_those_that_are_recycled_in_their_process
     assert len(pids[True]) > 3
 
 
-class ClosesSlowly(envs.CountEnv):
-    def close(self):
-        time.sleep(0.5)
-
-
 @pytest.mark.parametrize("on_error", ["raise", "restart"])
 def test_a_reset_that_is_cancelled_while_its_env_is_recycled(on_error):
-    fns = [functools.partial(ClosesSlowly, tag, 2) for tag in range(3)]
+    slowly = functools.partial(time.sleep, 0.5)
+    fns = [functools.partial(envs.ClosingEnv, tag, slowly) for tag in range(3)]
     with ShmemVectorEnv(fns, recycle=1, on_error=on_error, **FRESH) as pool:
         pool.reset(seed=3)
         pids = pool.apply(lambda _: os.getpid())
@@ -82,7 +78,7 @@ def test_a_reset_that_is_cancelled_while_its_env_is_recycled(on_error):
         assert obs[0, ::2].tolist() == [1, 0]
         assert "env_error" not in infos[0]
         assert pool.apply(lambda _: os.getpid())[1] != pids[1]
-        assert pool.step([0, 0, 0])[0][:, 0].tolist() == [0, 1, 2]
+        assert pool.step(GOOD)[0][:, 0].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("mode", [None, "next_step"])
@@ -112,41 +108,26 @@ def test_a_request_that_is_cancelled_after_its_env_was_found_due(mode):
         assert pool.restarts.tolist() == [0, 0, 0]
 
 
-class ClosesBadly(envs.FaultEnv):
-    """Whose close hangs, raises or ends the process; with ``how`` empty, it does nothing."""
-
-    def __init__(self, how):
-        super().__init__(0)
-        self.how = how
-
-    def close(self):
-        if self.how == "hangs":
-            time.sleep(1000)
-        elif self.how == "ends":
-            os._exit(3)
-        elif self.how == "raises":
-            raise ValueError("not closed")
+hang = functools.partial(time.sleep, 1000)
+NOT_CLOSED = "could not be closed: the worker process "
 
 
 @pytest.mark.parametrize(
-    ("how", "text", "by"),
+    ("close", "text", "by"),
     [
+        (hang, f"{NOT_CLOSED}was killed: close has not ended in time", "recycle"),
         (
-            "hangs",
-            "could not be closed: the worker process was killed: close has not ended in time",
-            "recycle",
+            raising(ValueError("not closed")),
+            r"close raised ValueError: not closed \(helpers.py:\d+\)",
+            "hand",
         ),
-        ("raises", r"close raised ValueError: not closed \(test_fresh_process.py:\d+\)", "hand"),
-        ("ends", "could not be closed: the worker process exited with code 3", "exception"),
+        (functools.partial(os._exit, 3), f"{NOT_CLOSED}exited with code 3", "exception"),
     ],
 )
-def test_a_close_that_fails_is_named(how, text, by, tmp_path):
-    made = tmp_path / "made"
-
+def test_a_close_that_fails_is_named(close, text, by, tmp_path):
     def make():
-        first = not made.exists()
-        made.touch()
-        return ClosesBadly(how if first else "")
+        is_first = envs.count_call(tmp_path / "made") == 1
+        return envs.ClosingEnv(0, *[close] * is_first)
 
     options = {**FRESH, **RESTART, "recycle": 1 if by == "recycle" else None, "step_timeout": 1}
     with ShmemVectorEnv([make], **options) as pool:
@@ -169,7 +150,7 @@ def test_a_close_that_fails_is_named(how, text, by, tmp_path):
 
 def test_a_pool_that_is_closed_while_a_recycled_env_closes(monkeypatch):
     monkeypatch.setattr(supervisor, "GRACE", 0.3)
-    fns, options = [functools.partial(ClosesBadly, "hangs")], {"timeout": 0.01, **FRESH}
+    fns, options = [functools.partial(envs.ClosingEnv, 0, hang)], {"timeout": 0.01, **FRESH}
     with ShmemVectorEnv(fns, recycle=1, strict_timeout=True, **options) as pool:
         pool.reset()
         pool.send_reset()
@@ -180,36 +161,32 @@ def test_a_pool_that_is_closed_while_a_recycled_env_closes(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("options", "text"),
     [
-        (lambda: ShmemVectorEnv(FNS, num_processes=2, **FRESH), "one env per process"),
+        ({"num_processes": 2}, "one env per process"),
+        ({"caller_steps": True}, "fresh_process: .*; pass caller_steps=False"),
         (
-            lambda: ShmemVectorEnv(FNS, caller_steps=True, **FRESH),
-            "fresh_process: .*; pass caller_steps=False",
-        ),
-        (
-            lambda: ShmemVectorEnv(FNS, autoreset_mode="same_step", recycle=9, **FRESH),
+            {"autoreset_mode": "same_step", "recycle": 9},
             "recycle: not possible .* pass autoreset_mode='next_step'",
         ),
-        (lambda: ThreadVectorEnv(FNS, fresh_process=True), "fresh_process"),
-        (lambda: envpool_py.DummyVectorEnv(FNS, fresh_process=True), "fresh_process"),
     ],
 )
-def test_where_it_is_refused(make, text):
-    with pytest.raises((TypeError, ValueError), match=text):
-        make()
+def test_where_it_is_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        ShmemVectorEnv(FNS, **options, **FRESH)
+
+
+CUDA = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
+"""In place of torch, in a program that has initialised CUDA."""
 
 
 def test_a_restart_does_not_inherit_cuda(monkeypatch, caplog):
-    state = types.SimpleNamespace(on=False)
-    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: state.on))
     with ShmemVectorEnv(FNS[:2], context="fork", **RESTART) as pool:
         pool.reset()
-        monkeypatch.setitem(sys.modules, "torch", torch)
-        state.on = True
+        monkeypatch.setitem(sys.modules, "torch", CUDA)
         for _ in range(2):
             assert pool.step(["os._exit", ""])[3].tolist() == [True, False]
-            assert pool.apply(lambda _: "torch" in __import__("sys").modules, id=[0]) == [False]
+            assert pool.apply(lambda _: "torch" in sys.modules, id=[0]) == [False]
             pool.reset([0])
         goes_on(pool, [0, 1])
     texts = [record.getMessage() for record in caplog.records]
@@ -217,12 +194,11 @@ def test_a_restart_does_not_inherit_cuda(monkeypatch, caplog):
 
 
 def test_an_env_fn_that_cannot_be_pickled_then_says_what_to_do(monkeypatch):
-    lock = __import__("threading").Lock()
+    lock = threading.Lock()
     fns = [lambda: (lock, envs.FaultEnv(0))[1], FNS[1]]
-    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
     with ShmemVectorEnv(fns, context="fork", max_restarts=1, **RESTART) as pool:
         pool.reset()
-        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setitem(sys.modules, "torch", CUDA)
         with pytest.raises(EnvError, match="env 0.* cannot be pickled: .*inside env_fn"):
             pool.step(["os._exit", ""])
         goes_on(pool, [1])

@@ -236,6 +236,10 @@ def test_what_the_server_imports():
     own = modules_of(partial(envs.CountEnv, "this:that"))
     assert "tests.support.envs" in own
     assert not own & {"this", "__main__"}
+    # Bytes are no names of modules; a bytearray is an operation of its own in a pickle.
+    env_fn = partial(envs.CountEnv, 0, bytearray(b"envpool_py"))
+    pickled = [pickle.dumps(env_fn, 5), pickle.dumps(b"gymnasium")]
+    assert fork_server.modules_in(pickled) == {"functools", "tests.support.envs"}
 
 
 def with_variable():
@@ -337,10 +341,3 @@ def test_neither_lazy_modules_nor_those_under_the_guard_are_loaded(monkeypatch, 
         found = fork_server._modules_of_main()
     assert found == {"gymnasium", "tests.support.helpers", "tests.support.envs"}
     assert type(lazy) is not types.ModuleType, "it was loaded"
-
-
-def test_bytes_in_an_env_fn():
-    """They are no names of modules; a bytearray is an operation of its own in a pickle."""
-    env_fn = partial(envs.CountEnv, 0, bytearray(b"envpool_py"))
-    pickled = [pickle.dumps(env_fn, 5), pickle.dumps(b"gymnasium")]
-    assert fork_server.modules_in(pickled) == {"functools", "tests.support.envs"}

@@ -344,55 +344,51 @@ def test_a_fork_server_that_starts_while_it_is_closed_ends(monkeypatch):
         thread.finish()
 
 
-@pytest.mark.slow
-def test_a_fork_server_that_is_interrupted_while_it_starts_leaves_nothing():
-    def start_and_close():
-        server = fork_server.Context()
-        try:
-            server.prepare([], None, math.inf, math.inf)
-        finally:
-            server.close()
+def start_a_fork_server():
+    server = fork_server.Context()
+    try:
+        server.prepare([], None, math.inf, math.inf)
+    finally:
+        server.close()
 
-    start_and_close()
-    files = "worker/fork_server.py", threading.__file__
+
+def open_a_supervisor():
+    supervisor = Supervisor([SHORT[0]], "fork", 1)
+    try:
+        supervisor._open()
+    finally:
+        supervisor.close()
+
+
+OPENING = ("worker/supervisor.py", "worker/poller.py", "env/shared_memory.py")
+
+
+def start_a_worker_outside_a_pool():
+    worker = ShmemEnvWorker(SHORT[0], "fork")
+    try:
+        worker.process  # noqa: B018 - it starts
+    finally:
+        worker.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("start_and_close", "files", "opcodes", "seconds"),
+    [
+        # Its thread may go on for a while.
+        (start_a_fork_server, ("worker/fork_server.py", threading.__file__), 30, 60.0),
+        # Until a name has it, a descriptor is a number that nobody closes.
+        (open_a_supervisor, OPENING, 1, 0.0),
+        (start_a_worker_outside_a_pool, ("worker/builtin_env_workers.py", "errors.py"), 1, 0.0),
+    ],
+)
+def test_what_is_interrupted_while_it_starts_is_closed(start_and_close, files, opcodes, seconds):
+    start_and_close()  # later calls do not import
     kept = descriptors(), threading.enumerate()
-    for _ in each_moment(start_and_close, files, opcodes=30, kind=TimeoutError, without=("close",)):
-        assert wait_until(lambda: (descriptors(), threading.enumerate()) == kept)
-
-
-@pytest.mark.slow
-def test_what_a_pool_opens_is_closed_after_an_interrupt_between_any_two_instructions():
-    """Until a name has it, a descriptor is a number that nobody closes."""
-
-    def open_and_close():
-        supervisor = Supervisor([SHORT[0]], "fork", 1)
-        try:
-            supervisor._open()
-        finally:
-            supervisor.close()
-
-    files, kept = (
-        ("worker/supervisor.py", "worker/poller.py", "env/shared_memory.py"),
-        descriptors(),
-    )
-    of_close = "close", "_await_exits", "<listcomp>"
-    for _ in each_moment(open_and_close, files, opcodes=1, without=of_close):
-        assert descriptors() == kept
-
-
-@pytest.mark.slow
-def test_a_worker_outside_a_pool_that_is_interrupted_while_it_starts_can_be_closed():
-    def start():
-        made.append(ShmemEnvWorker(SHORT[0], "fork"))
-        made[-1].process  # noqa: B018 - it starts
-
-    made, kept = [], descriptors()
-    for _ in each_moment(start, ("worker/builtin_env_workers.py", "errors.py"), opcodes=1):
-        while made:
-            made.pop().close()
+    options = {"without": ("close", "_await_exits", "<listcomp>"), "kind": TimeoutError}
+    for _ in each_moment(start_and_close, files, opcodes=opcodes, **options):
         assert not multiprocessing.active_children()
-        assert descriptors() == kept
-    made[0].close()
+        assert wait_until(lambda: (descriptors(), threading.enumerate()) == kept, seconds)
 
 
 @pytest.mark.slow

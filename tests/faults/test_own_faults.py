@@ -12,7 +12,7 @@ import pytest
 
 from envpool_py import BaseVectorEnv, EnvError, ShmemVectorEnv
 from tests.backends.test_worker_contract import ThreadWorker
-from tests.faults.helpers import EACH, RESTART, reset_pool
+from tests.faults.helpers import EACH, FNS, GOOD, RESTART, goes_on, raising, reset_pool
 from tests.support import envs
 from tests.support.places import PLACES, paired
 
@@ -27,11 +27,11 @@ def raising_once(error, path):
         raise error
 
 
-class AsyncEnv(envs.CountEnv):
+class AsyncEnv(envs.FaultEnv):
     """Its methods are coroutines; ``acts[place]`` is called there."""
 
     def __init__(self, tag, **acts):
-        super().__init__(tag, 50)
+        super().__init__(tag)
         self.acts = acts
 
     async def reset(self, **kwargs):
@@ -44,15 +44,6 @@ class AsyncEnv(envs.CountEnv):
         row = super().step(action)
         self.acts.get("step", lambda: None)()
         return row
-
-
-def goes_on(pool, tags):
-    """Reset and step all envs: the rows are right."""
-    obs, _ = pool.reset()
-    assert obs[:, 0].tolist() == tags
-    assert obs[:, 2].tolist() == [0] * len(tags)
-    for t in (1, 2):
-        assert pool.step([0] * len(tags))[0][:, 2].tolist() == [t] * len(tags)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +68,7 @@ def test_what_would_end_an_event_loop_ends_no_other_coroutine(
     fns = [functools.partial(AsyncEnv, tag, **{where: act} if tag == 1 else {}) for tag in range(3)]
     options = RESTART if on_error == "restart" else {}
     with reset_pool(place, fns, **options) as pool:
-        pool.send([0] * 3) if where == "step" else pool.send_reset()
+        pool.send(GOOD) if where == "step" else pool.send_reset()
         text = f"env 1: {where} raised {kind}"
         if on_error == "raise":
             with pytest.raises(EnvError, match=text) as raised:
@@ -112,27 +103,6 @@ def test_if_every_first_reset_hangs_or_dies_it_is_told(place, ends, max_restarts
         assert pool.restarts.max() < 3
 
 
-def crash(_, action, row):
-    if action:
-        raise RuntimeError("crash")
-    return row
-
-
-def throw(error):
-    raise error
-
-
-class Closing(envs.ChangedEnv):
-    """Its steps with an action crash; ``close`` calls a function."""
-
-    def __init__(self, tag, close=lambda: None):
-        super().__init__(tag, step=crash)
-        self.on_close = close
-
-    def close(self):
-        self.on_close()
-
-
 @pytest.mark.parametrize(
     ("place", "on_error", "error"),
     paired(
@@ -140,21 +110,20 @@ class Closing(envs.ChangedEnv):
     ),
 )
 def test_an_env_whose_close_raises_what_is_no_exception_is_recreated(place, on_error, error):
-    close = functools.partial(throw, error)
-    fns = [functools.partial(Closing, tag, *[close] * (tag == 1)) for tag in range(3)]
+    fns = [FNS[0], functools.partial(envs.ClosingEnv, 1, raising(error)), FNS[2]]
     options = RESTART if on_error == "restart" else {}
     with warnings.catch_warnings(record=True) as found, reset_pool(place, fns, **options) as pool:
         warnings.simplefilter("always")
         if on_error == "raise":
-            with pytest.raises(EnvError, match="env 1: step raised RuntimeError: crash"):
-                pool.step([0, 1, 0])
+            with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
+                pool.step(["", "value", ""])
             pool.cancel()
             pool.restart([1])
         else:
-            assert "RuntimeError: crash" in pool.step([0, 1, 0])[4][1]["env_error"]
+            assert "ValueError: boom" in pool.step(["", "value", ""])[4][1]["env_error"]
         assert pool.restarts.tolist() == [0, 1, 0]
         goes_on(pool, [0, 1, 2])
-        assert pool.get_env_attr("episode", [1]) == [0], "it is a new env"
+        assert pool.get_env_attr("resets", [1]) == [1], "it is a new env"
     texts = [str(each.message) for each in found]
     assert any(text.startswith(f"env 1: close raised {type(error).__name__}") for text in texts)
 
@@ -170,7 +139,7 @@ def test_all_envs_that_can_be_are_closed_when_several_hang(place, tmp_path, monk
             time.sleep(4)
         (tmp_path / str(tag)).touch()
 
-    fns = [functools.partial(Closing, tag, functools.partial(close, tag)) for tag in range(5)]
+    fns = [functools.partial(envs.ClosingEnv, i, functools.partial(close, i)) for i in range(5)]
     shared = {"num_threads": 1} if place == "thread" else {"context": "fork", "num_processes": 1}
     pool = PLACES[place].pool(fns, **shared)
     pool.reset()
@@ -187,10 +156,9 @@ def test_a_handler_of_the_log_that_raises_loses_no_row(mode):
 
     logger, handler = logging.getLogger("envpool_py"), Broken()
     logger.addHandler(handler)
-    fns = [functools.partial(Closing, tag) for tag in range(3)]
     try:
-        with reset_pool("dummy", fns, autoreset_mode=mode, **RESTART) as pool:
-            obs, _, _, truncated, infos = pool.step([0, 1, 0])
+        with reset_pool("dummy", autoreset_mode=mode, **RESTART) as pool:
+            obs, _, _, truncated, infos = pool.step(["", "value", ""])
             assert truncated.tolist() == [False, True, False]
             assert ["env_error" in info for info in infos] == [False, True, False]
             assert obs[[0, 2], 2].tolist() == [1, 1]
@@ -201,12 +169,12 @@ def test_a_handler_of_the_log_that_raises_loses_no_row(mode):
 
 def test_a_warning_of_a_custom_worker_names_its_env(tmp_path):
     close = functools.partial(raising_once, RuntimeError("boom"), tmp_path / "raised")
-    fns = [functools.partial(Closing, tag, *[close] * tag) for tag in range(2)]
+    fns = [FNS[0], functools.partial(envs.ClosingEnv, 1, close)]
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         with BaseVectorEnv(fns, ThreadWorker, **RESTART) as pool:
             pool.reset()
-            pool.step([0, 1])
+            pool.step(["", "value"])
             goes_on(pool, [0, 1])
     texts = [str(each.message) for each in found if "boom" in str(each.message)]
     assert [text.startswith("env 1: close raised") for text in texts] == [True]
@@ -215,9 +183,9 @@ def test_a_warning_of_a_custom_worker_names_its_env(tmp_path):
 class NoLookup(envs.CountEnv):
     """A lookup of one of its spaces raises."""
 
-    def __init__(self, tag, name):
-        super().__init__(tag)
-        self.name = name if tag == 1 else None
+    def __init__(self, name):
+        super().__init__(1)
+        self.name = name
 
     def __getattribute__(self, name):
         if name.endswith("_space") and name == super().__getattribute__("__dict__").get("name"):
@@ -229,39 +197,25 @@ class NoLookup(envs.CountEnv):
     ("place", "name"), paired(EACH, ["reward_space", "action_space", "observation_space"])
 )
 def test_a_lookup_of_a_space_that_raises_names_the_env(place, name):
-    fns = [functools.partial(NoLookup, tag, name) for tag in range(3)]
     with pytest.raises(EnvError, match=r"env 1: env_fn raised RuntimeError: no config"):
-        PLACES[place](fns)
+        PLACES[place]([envs.CountEnv, functools.partial(NoLookup, name), envs.CountEnv])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [None, "next_step"])
 def test_the_error_of_an_env_fn_that_fails_in_a_planned_new_process_is_told_whole(mode, tmp_path):
-    made = tmp_path / "made"
-
     def make(tag):
-        if tag == 1:
-            with made.open("ab") as file:
-                file.write(b"x")
-            if made.stat().st_size == 2:
-                raise RuntimeError("no display")
-        return envs.CountEnv(tag, 3)
+        if tag == 1 and envs.count_call(tmp_path / "made") == 2:
+            raise RuntimeError("no display")
+        return envs.CountEnv(tag, 1)
 
-    fns = [functools.partial(make, tag) for tag in range(2)]
+    fns, infos = [functools.partial(make, tag) for tag in range(2)], []
     options = {"context": "fork", "fresh_process": True, "recycle": 1, **RESTART}
-    texts = []
     with ShmemVectorEnv(fns, autoreset_mode=mode, **options) as pool:
         pool.reset()
         for _ in range(3):
-            ended = False
-            for _ in range(4):
-                _, _, terminated, truncated, infos = pool.step([0, 0])
-                texts += [info["env_error"] for info in infos if "env_error" in info]
-                ended |= bool((terminated | truncated).any())
-                if ended and mode is None:
-                    break
-            if mode is None:
-                texts += [i["env_error"] for i in pool.reset()[1] if "env_error" in i]
-    assert len(texts) == 1
-    assert texts[0].startswith("env 1: env_fn raised RuntimeError: no display")
-    assert "Traceback" in texts[0]
+            infos += [*pool.step([0, 0])[4]]
+            infos += [*(pool.reset()[1] if mode is None else pool.step([0, 0])[4])]
+    (text,) = [info["env_error"] for info in infos if "env_error" in info]
+    assert text.startswith("env 1: env_fn raised RuntimeError: no display")
+    assert "Traceback" in text

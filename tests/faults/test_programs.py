@@ -1,14 +1,23 @@
 """Programs of their own: however a program ends, none of its processes is left."""
 
+import functools
 import json
+import os
+import random
 import signal
+import subprocess
+import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
 
+from envpool_py import ShmemVectorEnv
 from tests.faults.helpers import run_script, running
-from tests.support.helpers import run_python, wait_until
+from tests.support import envs
+from tests.support.helpers import ROOT, run_python, wait_until
+from tests.support.places import paired, soak
 
 pytestmark = pytest.mark.slow
 
@@ -240,3 +249,68 @@ def test_ctrl_c_while_a_process_is_forked_is_not_swallowed(tmp_path):
     """Python ignores what is raised in these callbacks."""
     done = run_script(tmp_path, CTRL_C)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# ------------------------------------------ killed while it starts, or at any later moment
+
+MARK = "ENVPOOL_PY_TEST"
+CONTEXTS = ("fork", "forkserver", "spawn")
+HOW = ("SIGKILL", "SIGTERM", "_exit")
+
+
+class Simulated(envs.CountEnv):
+    """Has a process, in the group of its worker process."""
+
+    def __init__(self, tag):
+        super().__init__(tag)
+        self.process = subprocess.Popen(["sleep", "1000"])
+
+
+def run_until_killed(how, context, delay):
+    def end():
+        if how == "_exit":
+            os._exit(3)
+        os.kill(os.getpid(), getattr(signal, how))
+
+    threading.Timer(float(delay), end).start()
+    pool = ShmemVectorEnv([functools.partial(Simulated, tag) for tag in range(4)], context=context)
+    pool.reset()
+    while True:
+        pool.step([0] * 4)
+
+
+def marked(mark):
+    """Return the processes of the machine that have this variable in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes():
+                found.append(folder.name)
+        except OSError:  # it has ended, or belongs to another user
+            continue
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+@pytest.mark.parametrize(
+    ("context", "times", "how"),
+    [
+        *paired(CONTEXTS, [1], HOW),
+        *soak(*((context, 17, how) for context in CONTEXTS for how in HOW)),
+    ],
+)
+def test_nothing_is_left_of_a_program_that_is_killed_at_any_time(context, times, how):
+    for number in range(times):
+        mark = f"{os.getpid()}-{context}-{how}-{number}"
+        delay = random.Random(mark.partition("-")[2]).uniform(0.0, 1.5)
+        program = subprocess.Popen(
+            [sys.executable, "-m", __spec__.name, how, context, str(delay)],
+            env={**os.environ, MARK: mark, "PYTHONPATH": str(ROOT)},
+            stderr=subprocess.DEVNULL,
+        )
+        assert program.wait(60) in (3, -signal.SIGKILL, -signal.SIGTERM)
+        assert wait_until(lambda own=mark: not marked(own)), f"{marked(mark)} left after {delay} s"
+
+
+if __name__ == "__main__":
+    run_until_killed(*sys.argv[1:])

@@ -7,13 +7,12 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import ClassVar
 
 import gymnasium as gym
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
-from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, WorkerDiedError
+from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.engine import requested_restarts
 from envpool_py.engine.failed import Phase
 from envpool_py.engine.recreation import Recreation
@@ -21,7 +20,7 @@ from envpool_py.seeding import of_episode
 from tests.faults import helpers
 from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.record.runs import failing
-from tests.support import envs
+from tests.support import broken, envs
 from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, paired, slow
 from tests.support.reference import same
@@ -154,45 +153,30 @@ def test_an_env_that_was_never_reset_is_recreated_if_its_step_fails(place, mode)
         assert ["env_error" in info for info in infos] == [False, True, False]
 
 
-def test_an_idle_env_is_counted_with_each_restart_of_its_process():
+def test_an_env_is_counted_and_reported_when_its_process_dies_again_and_again():
+    """It is in flight the first time, then idle: its rows report the first end, and the others."""
     with reset_pool("shmem-fork", FNS[:2], num_processes=1, wait_num=1, **RESTART) as pool:
-        for n in range(1, 4):
-            pool.send(["SIGKILL"], [0])
+        for n, actions in enumerate((["SIGKILL", ""], ["SIGKILL"], ["SIGKILL"]), 1):
+            pool.send(actions, range(len(actions)))
+            pool._inner.wait(2, None)  # the row of env 1 is there, and is not fetched
             assert "env_error" in pool.step(None, [0])[4][0]
             assert pool.restarts.tolist() == [n, n]
             pool.reset([0])
-        assert "env_error" in pool.step([""], [1])[4][0]
-        assert pool.restarts.tolist() == [3, 3]
-
-
-def test_a_row_reports_its_failure_although_the_process_has_died_again():
-    with reset_pool("shmem-fork", FNS[:2], num_processes=1, wait_num=1, **RESTART) as pool:
-        for actions in (["SIGKILL", ""], ["SIGKILL"]):
-            pool.send(actions, range(len(actions)))
-            pool._inner.wait(2, None)  # the row of env 1 is there, and is not fetched
-            pool.step(None, [0])
-            pool.reset([0])
-        for actions in (None, [""]):  # one row for each death
+        for actions in (None, [""]):
             assert "env_error" in pool.step(actions, [1])[4][0]
             assert pool._inner.failed(pool.batch_ids).all(), "what a collector and evaluate count"
+        assert "env_error" not in pool.reset([1])[1][0]
+        assert pool.restarts.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork", *slow("shmem-spawn-packed")])
 def test_a_restart_counts_although_another_env_fn_of_it_fails(place, tmp_path):
-    fns = [functools.partial(MadeOnce, tmp_path / "made"), *FNS[1:]]
-    with PLACES[place](fns) as pool:
-        pool.reset()
-        with pytest.raises(ValueError, match="env 0: env_fn raised ValueError: only once"):
+    fns = [functools.partial(helpers.made_once, 0, tmp_path / "made"), *FNS[1:]]
+    with reset_pool(place, fns) as pool:
+        with pytest.raises(OSError, match="env 0: env_fn raised OSError: made 2 times"):
             pool.restart()
         assert pool.restarts.tolist() == [0, 1, 1]
         assert pool.reset([1, 2])[0].tolist() == [[1, 0, 0], [2, 0, 0]]
-
-
-class MadeOnce(envs.FaultEnv):
-    def __init__(self, path):
-        super().__init__(0)
-        if envs.count_call(path) > 1:
-            raise ValueError("only once")
 
 
 @pytest.mark.slow
@@ -217,11 +201,7 @@ def test_an_env_whose_cancelled_step_ends_keeps_its_process():
 
 
 def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path):
-    def once(times):
-        if times > 1:
-            raise OSError(f"made {times} times")
-
-    fns = [functools.partial(helpers.made, 0, tmp_path / "made", once), *FNS[1:]]
+    fns = [functools.partial(helpers.made_once, 0, tmp_path / "made"), *FNS[1:]]
     with reset_pool("shmem-fork-packed", fns) as pool:
         pool.send(GOOD)
         pool.cancel()  # a late row is not taken for the answer
@@ -230,7 +210,7 @@ def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path):
         with pytest.raises(OSError, match=r"env 0: .*OSError: made 2 times"):
             pool.restart([0])
         fact = "env 0: the worker process exited with code 0 while starting"
-        cause = r"; env 0: env_fn raised OSError: made 2 times \(test_restart.py:\d+\)"
+        cause = r"; env 0: env_fn raised OSError: made 2 times \(helpers.py:\d+\)"
         with pytest.raises(WorkerDiedError, match=fact + cause):
             pool.step([""], [0])
         with pytest.raises(OSError, match=r"env 0: .*OSError: made 3 times"):
@@ -418,33 +398,40 @@ def fail(how):
 
 
 @pytest.mark.parametrize(
-    ("place", "how", "times"),
+    ("place", "how", "times", "is_first"),
     [
-        ("dummy", "raise", 3),
-        (PROCESSES[1], "raise", 2),
-        *((PROCESSES[1], "die", n) for n in (2, 3)),
+        *(("dummy", "raise", *each) for each in ((3, False), (2, True))),
+        *((PROCESSES[1], "raise", *each) for each in ((2, False), (3, True))),
+        *((PROCESSES[1], "die", n, False) for n in (2, 3)),
     ],
 )
-def test_a_failed_reset_is_tried_again_within_the_budget(place, how, times, tmp_path):
+def test_a_failed_reset_is_tried_again_within_the_budget(place, how, times, is_first, tmp_path):
+    """The first one too, while that of another env succeeds."""
+
     def reset(_, row):
-        if 1 < envs.count_call(tmp_path / "resets") <= times + 1:
+        if 0 < envs.count_call(tmp_path / "resets") - (not is_first) <= times:
             fail(how)
         return row
 
-    fns = [envs.CountEnv, functools.partial(envs.ChangedEnv, reset=reset)]
+    fns = [envs.CountEnv, functools.partial(envs.ChangedEnv, 1, reset=reset)]
     with PLACES[place](fns, **RESTART, max_restarts=2) as pool:
-        pool.reset()
+        if not is_first:
+            pool.reset()
         if times == 3:
             error = ConnectionAbortedError if how == "raise" else WorkerDiedError
             with pytest.raises(error, match="env 1 failed again after 2 restarts"):
                 pool.reset()
+            assert pool.restarts.tolist() == [0, 2]
             if how == "die":
                 with pytest.raises(WorkerDiedError, match="env 1 failed again"):
                     pool.step([0], [1])
+            if is_first:
+                assert pool.step(None, [0])[0].tolist() == [[0, 0, 0]], "it is kept"
         obs, infos = pool.reset(seed=4, options={"x": 1})
-        assert obs[:, 2].tolist() == [0, 0]
+        assert obs[:, [0, 2]].tolist() == [[0, 0], [1, 0]]
         assert (infos[1]["seed"], infos[1]["options"]) == (5, {"x": 1})
-        assert ("env_error" in infos[1]) == (times == 2)
+        assert ["env_error" in info for info in infos] == [False, times == 2]
+        assert times == 3 or pool.restarts.tolist() == [0, 2]
         assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
@@ -497,11 +484,9 @@ def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
 def test_a_back_off_blocks_only_its_own_env(place):
     def fail_again():
         pool.send(["value"], [1])
-        while 1 not in pool.engine.recovery.failed:
-            assert len(pool.recv()[1]) == 0
+        helpers.await_back_off(pool, 1)
 
-    options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
-    with reset_pool(place, wait_num=1, timeout=0.01, strict_timeout=True, **options) as pool:
+    with reset_pool(place, **helpers.BACK_OFF) as pool:
         pool.send(["value"], [1])
         assert pool.step(None, id=[1])[3].tolist() == [True]  # the first restart is at once
         fail_again()
@@ -748,14 +733,11 @@ def test_an_env_that_is_lost_between_two_episodes_loses_no_step(num_processes):
 
 def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypatch):
     monkeypatch.setattr("envpool_py.engine.failed.LONGEST_BACKOFF", 60.0)
-    options = {"on_error": "restart", "restart_backoff": 60.0, "max_restarts": 2}
-    options |= {"wait_num": 1, "timeout": 0.01, "strict_timeout": True}
-    with reset_pool("shmem-fork", num_processes=1, autoreset_mode="same_step", **options) as pool:
+    with reset_pool("shmem-fork", num_processes=1, max_restarts=2, **helpers.BACK_OFF) as pool:
         pool.send(["value"], [1])
         assert pool.step(None, id=[1])[3].tolist() == [True]  # the first restart is at once
         pool.send(["value"], [1])
-        while 1 not in pool.engine.recovery.failed:
-            assert len(pool.recv()[1]) == 0
+        helpers.await_back_off(pool, 1)
         kill(pool, 1)
         assert len(pool.recv()[1]) == 0
         pool.engine.recovery.failed[1].due = 0.0
@@ -768,39 +750,16 @@ def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypa
 # ----------------------------------------------------------------- failures that meet each other
 
 
-class RaisesOrAborts(envs.CountEnv):
-    """Raises, or aborts once the other env of its process has raised."""
-
-    def step(self, action):
-        if action == "raise":
-            Path(self.folder, "raised").touch()
-            raise ValueError("boom")
-        if action == "abort":
-            wait_until(Path(self.folder, "raised").exists)
-            os.abort()
-        return super().step(0)
-
-
-def raises_or_aborts(tag, folder):
-    env = RaisesOrAborts(tag)
-    env.folder = folder
-    env.action_space = None
-    return env
-
-
 @pytest.mark.parametrize("wait_num", [None, 1])
-def test_an_error_whose_process_dies_before_it_is_taken(tmp_path, wait_num):
-    fns = [functools.partial(raises_or_aborts, i, tmp_path) for i in range(3)]
-    options = {"wait_num": wait_num, "num_processes": 2, "context": "fork", **RESTART}
-    with ShmemVectorEnv(fns, **options) as pool:
-        pool.reset(seed=0)
-        pool.send(["raise", "abort", "step"])
+def test_an_error_whose_process_dies_before_it_is_taken(wait_num):
+    with reset_pool("shmem-fork-packed", wait_num=wait_num, **RESTART) as pool:
+        pool.send(["value", "SIGKILL", ""])
         errors = {}
         while pool.waiting_id:
             for info in pool.recv()[4]:
                 errors[info["env_id"]] = info.get("env_error", "")
-        assert "ValueError: boom" in errors[0] or "SIGABRT" in errors[0]
-        assert "SIGABRT" in errors[1]
+        assert "ValueError: boom" in errors[0] or "SIGKILL" in errors[0]
+        assert "SIGKILL" in errors[1]
         assert errors[2] == ""
         # Env 0 may have been recreated in its process before that ended.
         assert pool.restarts.tolist() in ([1, 1, 0], [2, 1, 0])
@@ -822,21 +781,12 @@ def test_other_envs_in_the_places_of_a_process_that_cannot_be_restarted():
 
 
 def test_an_env_fn_raises_and_the_close_of_its_mate_hangs(tmp_path):
-    def act(times):
-        if times > 1:
-            raise OSError("made twice")
-
-    fns = [ClosesNever, functools.partial(helpers.made, 1, tmp_path / "made", act)]
+    fns = [functools.partial(envs.ClosingEnv, 0, broken.sleep_indefinitely)]
+    fns += [functools.partial(helpers.made_once, 1, tmp_path / "made")]
     with reset_pool("shmem-fork", fns, num_processes=1) as pool:
         kill(pool, 0)
-        with pytest.raises(OSError, match="env 1: env_fn raised OSError: made twice"):
+        with pytest.raises(OSError, match="env 1: env_fn raised OSError: made 2 times"):
             pool.restart([1])
-
-
-class ClosesNever(envs.FaultEnv):
-    def close(self):
-        while True:
-            signal.pause()
 
 
 def test_new_envs_whose_process_is_killed_say_why():
@@ -851,38 +801,32 @@ def test_new_envs_whose_process_is_killed_say_why():
 
 
 def test_a_close_that_hangs_in_a_thread_is_said_to_be_in_a_thread():
-    with reset_pool("thread", [ClosesOnce], step_timeout=1.0) as pool:
+    """It hangs the first time, until its thread is abandoned."""
+
+    def close():
+        if not hung:
+            hung.append(1)
+            with contextlib.suppress(KeyboardInterrupt):
+                while True:
+                    time.sleep(0.01)
+
+    fns, hung = [functools.partial(envs.ClosingEnv, 0, close)], []
+    with reset_pool("thread", fns, step_timeout=1.0) as pool:
         text = r"close: .*; its thread was abandoned; the env is recreated$"
         with pytest.warns(RuntimeWarning, match=text):
             pool.restart([0])
         assert pool.reset()[0].tolist() == [[0, 0, 0]]
 
 
-class ClosesOnce(envs.FaultEnv):
-    """Whose close hangs the first time, until its thread is abandoned."""
-
-    hung: ClassVar[list[int]] = []
-
-    def close(self):
-        if not self.hung:
-            self.hung.append(1)
-            with contextlib.suppress(KeyboardInterrupt):
-                while True:
-                    time.sleep(0.01)
-
-
 @pytest.mark.parametrize("other", [False, True])
 def test_an_env_in_flight_is_not_restarted_by_hand_while_it_waits_for_its_back_off(other):
-    options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
-    options |= {"timeout": 0.01, "strict_timeout": True}
-    with reset_pool("shmem-fork", FNS[:2], **options) as pool:
+    with reset_pool("shmem-fork", FNS[:2], **helpers.BACK_OFF) as pool:
         kill(pool, 0)
         pool.send([""], [0])
         assert "env_error" in pool.step(None, id=[0])[4][0]  # the first restart is at once
         kill(pool, 0)
         pool.send([""], [0])
-        while not pool.engine.recovery.failed:
-            assert len(pool.recv()[1]) == 0
+        helpers.await_back_off(pool, 0)
         with pytest.raises(AlreadyPendingCallError, match="env 0: still stepping"):
             pool.restart([0], [FNS[0]] if other else None)
         pool.engine.recovery.failed[0].due = 0.0

@@ -67,11 +67,8 @@ def test_two_thousand_envs():
             assert [info["action"] for info in infos] == [i % 100 for i in range(2048)]
 
 
-@pytest.mark.parametrize("method", ["fork", *slow("spawn", "forkserver")])
-def test_the_start_method_is_the_one_asked_for(method):
-    with ShmemVectorEnv([envs.CountEnv], context=multiprocessing.get_context(method)) as pool:
-        assert method in repr(pool)
-        assert pool.reset()[0].tolist() == [[0, 0, 0]]
+def test_the_start_method_is_that_of_multiprocessing():
+    """Of others see `test_descriptors.py`."""
     with ShmemVectorEnv([envs.CountEnv]) as pool:
         assert multiprocessing.get_start_method() in repr(pool)
 
@@ -154,7 +151,7 @@ def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, 
         warnings.simplefilter("ignore", DeprecationWarning)  # of the fork beside a thread
         beside(interrupt)
         with pytest.raises(KeyboardInterrupt):
-            PLACES["shmem-fork"]([envs.CountEnv, partial(broken.HungAtBirth, str(path))])
+            PLACES["shmem-fork"]([envs.CountEnv, partial(broken.hang_at_birth, path)])
     # On a busy machine env 0 may be late as well.
     text = r"env(s 0 to)? 1: env_fn has not returned after 0\.1 seconds; still waiting"
     assert [bool(re.fullmatch(text, str(one.message))) for one in warned] == [True]
@@ -162,7 +159,7 @@ def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, 
 
 def test_an_env_fn_that_hangs_has_a_limit_with_step_timeout(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "MAKES_WITHIN", 1.0)
-    fns = [partial(broken.HungAtBirth, str(tmp_path / "pid"))]
+    fns = [partial(broken.hang_at_birth, tmp_path / "pid")]
     text = r"env 0: did not return from env_fn within .* seconds \(.*py:\d+\); its .* was"
     with no_process_left(), pytest.raises(EnvTimeoutError, match=text) as caught:
         PLACES["shmem-fork"](fns, step_timeout=0.2)
@@ -387,40 +384,29 @@ def test_a_signal_handler_may_close_the_pool(place, sender, raises):
     ("options", "request_"),
     [
         ({}, lambda pool: pool.restart(0)),
-        ({"on_error": "restart"}, lambda pool: pool.step([1])),
+        ({"on_error": "restart"}, lambda pool: pool.step(["value"])),
         ({"recycle": 1}, lambda pool: pool.reset()),
     ],
 )
 def test_a_pool_is_closed_while_an_env_is_recreated(options, request_, by, beside):
-    class Env(envs.CountEnv):
-        is_open = True
+    def make():
+        made.append(len(made))
+        if len(made) > 1 and by == "thread":
+            closers.append(beside(pool.close))
+            assert wait_until(lambda: pool.is_closed)
+        elif len(made) > 1:
+            pool.close()
+        return envs.ClosingEnv(0, partial(closed.append, made[-1]))
 
-        def __init__(self):
-            super().__init__()
-            made.append(self)
-            if len(made) > 1 and by == "thread":
-                closers.append(beside(pool.close))
-                assert wait_until(lambda: pool.is_closed)
-            elif len(made) > 1:
-                pool.close()
-
-        def step(self, action):
-            if action:
-                raise RuntimeError("boom")
-            return super().step(action)
-
-        def close(self):
-            self.is_open = False
-
-    made, closers = [], []
-    pool = DummyVectorEnv([Env], **options)
+    made, closers, closed = [], [], []
+    pool = DummyVectorEnv([make], **options)
     pool.reset()
-    pool.step([0])
+    pool.step([""])
     with pytest.raises(ClosedEnvironmentError):
         request_(pool)
     for each in closers:
         each.finish()
-    assert [env.is_open for env in made] == [False, False]
+    assert sorted(closed) == made == [0, 1]
 
 
 def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):
@@ -527,60 +513,40 @@ def test_a_pool_made_in_a_forked_child():
     assert wait_until(lambda: not any(map(running, pids)))
 
 
-class EndsInClose(envs.CountEnv):
-    def __init__(self, tag, end=None):
-        super().__init__(tag)
-        self.end = end
-
-    def close(self):
-        if self.end is not None:
-            self.end()
+def press_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+    wait_until(lambda: False)
 
 
-def interrupt():
-    raise KeyboardInterrupt("its own")
-
-
-def test_a_close_that_raises_a_keyboard_interrupt():
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [(helpers.raising(KeyboardInterrupt("its own")), "^its own$"), (press_ctrl_c, "^$")],
+)
+def test_a_keyboard_interrupt_in_a_close(end, text):
     closed = []
-    fns = [partial(EndsInClose, 0, interrupt), partial(EndsInClose, 1, partial(closed.append, 1))]
+    fns = [partial(envs.ClosingEnv, 0, end), partial(envs.ClosingEnv, 1, partial(closed.append, 1))]
     pool = PLACES["dummy"](fns)
-    with pytest.raises(KeyboardInterrupt, match="its own"):  # as Ctrl-C
+    with pytest.raises(KeyboardInterrupt, match=text):
         pool.close()
     pool.close()
     assert closed == [1]
 
 
-def test_ctrl_c_during_a_close():
-    def ctrl_c():
-        os.kill(os.getpid(), signal.SIGINT)
-        wait_until(lambda: False)
-
-    pool = PLACES["dummy"]([partial(EndsInClose, 0, ctrl_c)])
-    with pytest.raises(KeyboardInterrupt):
-        pool.close()
-    pool.close()
-
-
 def test_a_worker_process_that_ends_between_requests_says_why():
     """A handler of the env raises while the process waits for requests."""
 
-    class Timed(envs.CountEnv):
-        def reset(self, **kwargs):
-            def handle(*_):
-                raise TimeoutError("the simulator's own alarm")
+    def reset(_, row):
+        signal.signal(signal.SIGALRM, helpers.raising(TimeoutError("the simulator's own alarm")))
+        return row
 
-            signal.signal(signal.SIGALRM, handle)
-            return super().reset(**kwargs)
-
-    pool = PLACES["shmem-fork"]([Timed])
+    pool = PLACES["shmem-fork"]([partial(envs.ChangedEnv, reset=reset)])
     pool.reset()
     (host,) = pool.engine.hosts.supervisor.hosts
     assert wait_until(lambda: helpers.state_of(host.process.pid) == "S")
     os.kill(host.process.pid, signal.SIGALRM)
     assert wait_until(host.has_ended)
     text = r"ended by an exception between requests: TimeoutError: the simulator's own alarm"
-    with pytest.raises(WorkerDiedError, match=rf"env 0: .*{text} \(test_start_and_end.py:\d+\)"):
+    with pytest.raises(WorkerDiedError, match=rf"env 0: .*{text} \(helpers.py:\d+\)"):
         pool.step([0])
     pool.close()
 
@@ -588,10 +554,6 @@ def test_a_worker_process_that_ends_between_requests_says_why():
 @pytest.mark.parametrize("interrupted", [1, 2])
 def test_an_interrupt_while_threads_start_leaves_none_of_them(interrupted, monkeypatch):
     started, closed, begin = [], [], threading.Thread.start
-
-    class Noting(envs.CountEnv):
-        def close(self):
-            closed.append(self.tag)
 
     def start(thread):
         begin(thread)
@@ -605,6 +567,6 @@ def test_an_interrupt_while_threads_start_leaves_none_of_them(interrupted, monke
         helpers.handling(signal.SIGUSR1, helpers.raising(InterruptedError())),
         pytest.raises(InterruptedError),
     ):
-        ThreadVectorEnv([partial(Noting, tag) for tag in range(2)])
+        ThreadVectorEnv([partial(envs.ClosingEnv, i, partial(closed.append, i)) for i in range(2)])
     assert not any(thread.is_alive() for thread in started)
     assert sorted(closed) == [*range(len(started))]

@@ -57,6 +57,22 @@ class Signals:
             raise Alarm
 
 
+def attempt(times, call):
+    """Run a call with signals at these times; return their number, and its result or error."""
+    signals = Signals(times)
+    signal.signal(signal.SIGALRM, signals)
+    try:
+        try:
+            signals.arm()
+            result = call()
+        finally:
+            signals.is_over = True
+    except Exception as error:  # noqa: BLE001 - the caller looks at it
+        signals.is_over, result = True, error  # no signal comes before this
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return signals.fired, result
+
+
 def options_of(rng, place, folder):
     """Return the options of a pool: ``finding 18`` has its own."""
     if rng.random() < 0.3 and place == "dummy":
@@ -130,32 +146,20 @@ def run(seed, rounds):
                 name, call = call_of(rng, scene, place)
                 times = [rng.expovariate(1 / 4e-4) + 1e-6]
                 times += [rng.uniform(1e-6, 3e-4)] * (rng.random() < 0.5)
-                signals = Signals(times)
-                signal.signal(signal.SIGALRM, signals)
-                error = None
-                try:
-                    try:
-                        signals.arm()
-                        call()
-                    finally:
-                        signals.is_over = True
-                except Exception as caught:  # noqa: BLE001 - looked at below
-                    signals.is_over, error = True, caught  # no signal comes before this
-                signal.setitimer(signal.ITIMER_REAL, 0)
-                count[signals.fired] += 1
-                log.append(f"{name}: {error!r}")
-                if error is not None and not accepted(error):
-                    raise WrongError(f"round {number}: {log}") from error
+                fired, result = attempt(times, call)
+                count[fired] += 1
+                log.append(f"{name}: {result!r}")
+                if isinstance(result, Exception) and not accepted(result):
+                    raise WrongError(f"round {number}: {log}") from result
             try:
                 settle(rng, scene)
             except (WrongError, EnvError, ResetNeeded, AlreadyPendingCallError) as wrong:
                 raise WrongError(f"round {number} [{scene.stage}]: {log}") from wrong
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
-        error = None  # that of the last call: its frames may hold arrays of the block
+        result = None  # an error's frames may hold arrays of the block
         scene.close()
         faulthandler.cancel_dump_traceback_later()
-        if left := scene.check_left(scene.before):
-            raise WrongError(left)
+        scene.check_left(scene.before)
     sys.stdout.write(f"{rounds} rounds; calls by number of signals: {dict(count)}\n")
 
 
@@ -199,25 +203,16 @@ def construct(seed, rounds, method):
         longest = time.monotonic() - begun
         for number in range(10 * rounds):
             faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
-            signals, pool = Signals([1e-6 + longest * rng.random() * rng.choice((1, 0.1))]), None
-            signal.signal(signal.SIGALRM, signals)
-            when = f"seed {seed}, round {number}, after {signals.times[0]} seconds"
-            try:
-                try:
-                    signals.arm()
-                    pool = make()
-                finally:
-                    signals.is_over = True
-            except Alarm:
-                signals.is_over = True
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            if signals.fired:
-                assert pool is None
-                count += 1
-            if pool is not None:
-                pool.close()
+            after = 1e-6 + longest * rng.random() * rng.choice((1, 0.1))
+            fired, result = attempt([after], make)
+            assert isinstance(result, Alarm if fired else ShmemVectorEnv), result
+            count += fired
+            if not fired:
+                result.close()
+            result = None
             if not wait_until(lambda: open_now() == before, 10):
-                raise WrongError(f"{when}: {before} {open_now()}")
+                text = f"seed {seed}, round {number}, after {after} seconds"
+                raise WrongError(f"{text}: {before} {open_now()}")
             if count == rounds:
                 break
     sys.stdout.write(f"{count} interrupted constructions of {number + 1}\n")

@@ -153,9 +153,7 @@ class WideEnv(envs.CountEnv):
         return np.zeros(1 << 20, np.float32)
 
 
-class HungAtBirth(BrokenEnv):
-    """Writes its process' id into a file, and is never made."""
-
-    def __init__(self, path):
-        Path(path).write_text(str(os.getpid()))
-        sleep_indefinitely()
+def hang_at_birth(path):
+    """Write the id of this process into a file, and make no env, ever."""
+    path.write_text(str(os.getpid()))
+    sleep_indefinitely()

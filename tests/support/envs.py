@@ -505,13 +505,23 @@ class FaultEnv(CountEnv):
         self._fault(name)
 
 
+class ClosingEnv(FaultEnv):
+    """Calls a function when it is closed."""
+
+    def __init__(self, tag=0, close=lambda: None):
+        super().__init__(tag)
+        self.on_close = close
+
+    def close(self):
+        self.on_close()
+
+
 class RaisingEnv(CountEnv):
     """Action 1 raises, 2 kills the process."""
 
     def step(self, action):
         if action == 1:
-            message = "boom"
-            raise KeyError(message)
+            raise KeyError("boom")
         if action == 2:
             DIE["SIGKILL"]()
         return super().step(action)
@@ -522,8 +532,7 @@ class FailsToResetEnv(CountEnv):
 
     def reset(self, *, seed=None, options=None):
         if self.resets:
-            message = "no second episode"
-            raise ValueError(message)
+            raise ValueError("no second episode")
         return super().reset(seed=seed, options=options)
 
 
@@ -538,8 +547,7 @@ class CloseEnv(CountEnv):
         with open(self.path, "a") as file:  # noqa: PTH123
             file.write(f"{self.tag}\n")
         if self.fails:
-            message = f"env {self.tag} does not want to close"
-            raise RuntimeError(message)
+            raise RuntimeError(f"env {self.tag} does not want to close")
 
 
 def raise_in_constructor(text):

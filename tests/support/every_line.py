@@ -1,32 +1,24 @@
-"""Interrupt a call of a pool at each line of the package that it runs, and see what is left.
-
-A walk is made in a forked process, which reports each place before it goes there: a walk that does
-not end in time is killed, counted as a hang, and continued at the next place by another process.
-"""
+"""Interrupt a call of a pool at each line of the package that it runs, and see what is left."""
 
 from __future__ import annotations
 
 import collections
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import gc
 import inspect
-import json
 import linecache
 import logging
 import mmap
 import multiprocessing
 import os
 import queue
-import select
 import selectors
 import signal
 import sys
 import threading
 import time
-import traceback
 import warnings
 from pathlib import Path
 
@@ -38,6 +30,7 @@ import envpool_py
 from envpool_py import EnvError, interrupts
 from envpool_py.engine import batches
 from envpool_py.env.executor import Abandoned
+from tests.faults.helpers import handling
 from tests.support.helpers import children, wait_until
 
 PACKAGE = f"{Path(envpool_py.__file__).parent}{os.sep}"
@@ -52,6 +45,8 @@ LOCKLESS |= {"util.__call__", "util.sub_debug"}  # a finalizer, which garbage co
 
 LEFT_AFTER = 20.0
 """Seconds until what a call has left counts as left."""
+LIMIT = 60.0
+"""Seconds after which a call, with what follows, hangs: the watchdog of the tests barks."""
 
 FINE, END, RAISE, DIE, WAIT, LOOP = range(6)
 """What an env is asked to do: by its action, or once, by the ``fault`` of the board."""
@@ -160,10 +155,6 @@ class LineEnv(gym.Env):
 
 class WrongError(AssertionError):
     """The pool is not as it must be after an interrupt."""
-
-
-class Hung(BaseException):
-    """Something took longer than the limit; not an Exception, so that nothing swallows it."""
 
 
 class Ready(BaseException):
@@ -517,33 +508,16 @@ class Scene:
         if more():
             gc.collect()
         if not wait_until(lambda: not more(), LEFT_AFTER):
-            return f"left: {', '.join(more())}"
-        return ""
+            raise WrongError(f"left: {', '.join(more())}")
 
     def close(self):
         self.stage = "close"
         self.board.calm()
-        self.pool.close()
+        if self.pool is not None:
+            self.pool.close()
 
 
 KINDS = (TimeoutError, KeyboardInterrupt)
-
-
-@dataclasses.dataclass
-class Counts:
-    """What became of the places of one cell."""
-
-    tried: int = 0
-    missed: int = 0
-    hangs: int = 0
-    wrong: int = 0
-    left: int = 0
-    failures: list = dataclasses.field(default_factory=list)
-
-    def add(self, other):
-        for name in ("tried", "missed", "hangs", "wrong", "left"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.failures += other.failures
 
 
 def interrupt(scene, call, trigger):
@@ -554,12 +528,10 @@ def interrupt(scene, call, trigger):
         with trigger:
             call()
     except BaseException as caught:
-        if isinstance(caught, Hung):
-            raise
         outcome = f"raised {describe(caught)[:90]}"
         came_out = caught in (trigger.error, getattr(trigger, "second", None))
         if not came_out and not isinstance(caught, EnvError):
-            raise WrongError(f"the call {outcome}") from None
+            raise WrongError(f"the call {outcome}") from caught
         caught.__traceback__ = None  # it holds what was half made
     # asyncio.run, interrupted while it sets the handler of SIGINT back, leaves its own.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -571,83 +543,52 @@ def describe(error):
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def walk(cell, report, places, begin, limit, choose):
-    """Walk over the places of a cell, from place number ``begin`` on; report each."""
+def walk(cell, choose=lambda places: places):
+    """Interrupt the call of a cell at each of its places, or at those that ``choose`` returns.
 
-    def bark(*_):
-        raise Hung
-
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    signal.signal(signal.SIGALRM, bark)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    scene = None
-    try:
-        if places is None:
-            signal.setitimer(signal.ITIMER_REAL, 3 * limit)
-            places, scene = record(cell, report)
-            places = choose(places)
-            report("places", places)
-        for k, place in enumerate(places[begin:], begin):
-            report("begin", k)
-            signal.setitimer(signal.ITIMER_REAL, limit)
-            scene = visit(cell, scene or cell.scene(), place, report, limit)
-        if scene is not None and (text := finish(scene, limit)):
-            report("left", f"at the end of the cell: {text}")
-    except Hung:
-        report("hang", "")
-        return
-    except BaseException as error:  # noqa: BLE001 - of the walk itself
-        report("broken", "".join(traceback.format_exception(error)))
-    report("over", "")
+    WrongError at the first place after which something is wrong.
+    """
+    logging.disable()
+    with warnings.catch_warnings(), handling(signal.SIGUSR1, signal.SIG_IGN):
+        warnings.simplefilter("ignore")
+        try:
+            places, scene = record(cell)
+            for place in choose(places):
+                scene = visit(cell, scene, place)
+            finish(scene)
+        finally:
+            logging.disable(logging.NOTSET)
 
 
-def record(cell, report):
-    """Return the places that dry runs visit, and a pool to go on with, if there is one.
+def record(cell):
+    """Return the places that dry runs visit, and the last scene.
 
-    The first run also fills caches; the other two may differ in what depends on time.
+    The first run fills caches; the other two may differ in what depends on time.
     """
     found, scene, undeferred = {}, None, set()
     for number in range(3):
-        scene = scene or cell.scene()
-        fails = False
-        try:
-            once(cell, scene, None)
-        except Exception as error:  # noqa: BLE001 - the places are interrupted nevertheless
-            report("wrong", f"without an interrupt: {describe(error)} [{scene.stage}]")
-            fails = True
-        if scene.trigger is not None and (number or fails):
+        scene = visit(cell, scene, None)
+        if number:
             found |= dict.fromkeys(scene.trigger.places(cell.visits))
             undeferred |= getattr(scene.trigger, "undeferred", set())
-        if fails or cell.call == "close":
-            scene = None
     if locks := undeferred - LOCKLESS:
-        report("wrong", f"an interrupt may leave a lock held: {sorted(locks)}")
+        raise WrongError(f"{cell}: an interrupt may leave a lock held: {sorted(locks)}")
     return [*found], scene
 
 
-def visit(cell, scene, place, report, limit):
-    """Interrupt the call at a place and report; return the pool, or None if it is not to be used.
-
-    Hung passes, once it is reported.
-    """
+def visit(cell, scene, place):
+    """Interrupt the call at a place, of a new pool if there is none; return the scene."""
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    if scene is None or scene.pool is None:
+        scene = cell.scene()
     try:
         once(cell, scene, place)
-        signal.setitimer(signal.ITIMER_REAL, limit + 5)  # what is left is waited for as well
-        text = scene.check_left(scene.before if scene.pool is None else scene.open)
-    except Hung:
-        report("stage", scene.stage)
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong is reported
-        text, fact = f"{describe(error)} [{scene.stage}]", "wrong"
-    else:
-        fact = "left"
-    if text:
-        report(fact, text)
-        finish(scene, limit)
-        return None
-    report("fine" if scene.trigger.fired else "missed", "")
-    return scene if scene.pool is not None else None
+    except BaseException as error:
+        where = "the dry run" if place is None else name_place(place)
+        text = f"{cell}, at {where}, in the {scene.stage}: {describe(error)}"
+        scene.close()
+        raise WrongError(text) from error
+    return scene
 
 
 def once(cell, scene, place):
@@ -660,12 +601,10 @@ def once(cell, scene, place):
     base = pool.restarts if cell.state != "unreported" else before
     scene.board.held = 0
     scene.stage = "call"
-    scene.trigger = cell.trigger(scene, cell.kind, place and tuple(place))
+    scene.trigger = cell.trigger(scene, cell.kind, place)
     interrupt(scene, call, scene.trigger)
     if cell.call == "close":
-        scene.stage = "second close"
-        scene.close()
-        scene.pool = scene.trigger.error = scene.trigger.second = None
+        finish(scene)
         return
     scene.go_on(call if cell.call == "recv_async" else None)
     scene.trigger.error.__traceback__ = None  # of two; not earlier: the pool may have kept it
@@ -678,94 +617,11 @@ def once(cell, scene, place):
     if scene.failures[scene.bad]:  # an error was dropped with its request: another env for the next
         pool.restart([scene.bad])
         pool.reset(options=scene.reset_options())
+    scene.check_left(scene.open)
 
 
-def finish(scene, limit):
-    """Close a pool that is not used again; return what it leaves."""
-    if scene.pool is None:  # it is closed, and what it has left is known
-        return ""
-    signal.setitimer(signal.ITIMER_REAL, limit)
+def finish(scene):
+    """Close a pool that is not used again, and check what it leaves."""
     scene.close()
-    signal.setitimer(signal.ITIMER_REAL, limit + 5)
     scene.pool = scene.trigger.error = scene.trigger.second = None  # an error holds frames
-    gc.collect()
-    text = scene.check_left(scene.before)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    return text
-
-
-def run_cell(cell, *, limit=20.0, choose=lambda places: places, most_hangs=None):
-    """Walk over a cell in processes of its own; return its ``Counts``.
-
-    ``limit``: seconds after which a call, with what follows, hangs. ``choose``: returns the places
-    to visit, of all. ``most_hangs``: the number after which the rest of the cell is left out.
-    """
-    counts, places, begin = Counts(), None, 0
-    while True:
-        pid, ours = start(cell, places, begin, limit, choose)
-        at, is_over, stage = begin - 1, False, "the walk"
-        try:
-            for kind, value in messages_of(ours, 3 * limit + 20):
-                if kind == "places":
-                    places = value
-                elif kind == "begin":
-                    at, counts.tried = value, counts.tried + 1
-                elif kind == "stage":
-                    stage = value
-                elif kind == "missed":
-                    counts.missed += 1
-                elif kind == "over":
-                    is_over = True
-                elif kind != "fine":
-                    field = {"hang": "hangs", "left": "left"}.get(kind, "wrong")
-                    setattr(counts, field, getattr(counts, field) + 1)
-                    name = name_place(places[at]) if places and at >= 0 else "the dry run"
-                    text = f"in {stage} {value}" if kind == "hang" else value
-                    counts.failures.append(f"{cell}: {kind.upper()} at {name}: {text}")
-        finally:
-            os.close(ours)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        begin = at + 1
-        if is_over or not places or begin >= len(places):
-            return counts
-        if most_hangs is not None and counts.hangs >= most_hangs:
-            counts.failures.append(f"{cell}: left out after {counts.hangs} hangs")
-            return counts
-
-
-def start(cell, *args):
-    """Fork a process that walks; return its id, and the descriptor of its messages."""
-    ours, theirs = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        os.close(theirs)
-        return pid, ours
-
-    def report(*message):
-        os.write(theirs, (json.dumps(message) + "\n").encode())
-
-    try:
-        os.setpgid(0, 0)
-        os.close(ours)
-        places, begin, limit, choose = args
-        walk(cell, report, places, begin, limit, choose)
-    finally:
-        os._exit(0)
-
-
-def messages_of(fd, seconds):
-    """Yield the messages of a walk until its end; a hang if it is silent for so many seconds."""
-    left = b""
-    while True:
-        if not select.select([fd], [], [], seconds)[0]:
-            yield "hang", "(and no signal handler is called)"
-            return
-        data = os.read(fd, 1 << 20)
-        if not data:
-            return
-        *lines, left = (left + data).split(b"\n")
-        yield from map(json.loads, lines)
+    scene.check_left(scene.before)

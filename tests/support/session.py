@@ -17,6 +17,7 @@ from tests.support.reference import (
     same,
     spread,
 )
+from tests.support.watched import spoil
 
 CALLS = (
     *("step", "step", "step", "send", "recv", "reset", "send_reset", "wait"),
@@ -41,19 +42,6 @@ def is_fixed(space):
         parts = space.values() if isinstance(space, spaces.Dict) else space
         return all(map(is_fixed, parts))
     return isinstance(space, FIXED)
-
-
-def scribble(value):
-    """Change in place what there is to change, as a caller may who owns it."""
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        value[...] = 1
-    elif isinstance(value, (np.ndarray, list, tuple)):
-        for part in value:
-            scribble(part)
-    elif isinstance(value, dict):
-        scribble(list(value.values()))
-    if isinstance(value, (dict, list)):
-        value.clear()
 
 
 class Session:
@@ -109,7 +97,7 @@ class Session:
             held = functools.partial(verify, result, rows, self.space, columns=self.columns)
             self.held.append(held)
         else:
-            scribble(result)
+            spoil(result)
 
     def verify(self):
         for verify in self.held:
@@ -206,7 +194,7 @@ class Session:
         given, listed = self.actions(len(ids))
         self.pool.send(given, self.written(ids))
         self.pending.add(self.hand.step(listed, ids))
-        scribble(given)  # the caller may use that memory again
+        spoil(given)  # the caller may use that memory again
 
     def took(self, batch, in_flight):
         ids = [info["env_id"] for info in batch[4]]

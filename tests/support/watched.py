@@ -53,7 +53,7 @@ LIVE = ("get_env_attr", "get_attr", "call", "apply", "env_method")
 
 
 def spoil(value):
-    """Change a value in every place."""
+    """Change a value in every place, as a caller may who owns it."""
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         value[...] = 1
     elif isinstance(value, dict):
