@@ -71,9 +71,10 @@ class Large(CountEnv):
         self.ballast = np.ones(10_000_000)
 
 
-@pytest.mark.parametrize(
-    "setting", [LOOP, Setting("gymnasium-async", 2), Setting("shmem", 2, 1, caller_steps=True)]
-)
+SETTINGS = LOOP, Setting("gymnasium-async", 2), Setting("shmem", 2, 1, caller_steps=True)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_a_caller_that_computes(setting):
     callers = IDLE, Caller(0.002, 0.001), Caller(policy=parts.Parity)
     found = measure.carry_out(Job(setting, Large, callers, 0.05))

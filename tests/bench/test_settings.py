@@ -51,15 +51,11 @@ def check(setting, path):
         assert 20 <= sum(said) <= np.fromfile(path, np.int64).sum() <= sum(said) + 4
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *(Setting(name, 4) for name in (LOOP, SYNC, ASYNC)),
-        *OURS,
-        *(each._replace(wait_num=2) for each in OURS),
-    ],
-    ids=lambda setting: setting.text,
-)
+ALL = [Setting(name, 4) for name in (LOOP, SYNC, ASYNC)] + OURS
+ALL += [each._replace(wait_num=2) for each in OURS]
+
+
+@pytest.mark.parametrize("setting", ALL, ids=lambda setting: setting.text)
 def test_the_steps_are_made(setting, tmp_path):
     # In a process of its own: others' pools leave descriptors open.
     context = multiprocessing.get_context("fork")
@@ -107,9 +103,10 @@ def test_all_settings(num_cores, wait_num):
     assert not any(each.caller_steps for each in settings.all_settings(1, num_cores))
 
 
-@pytest.mark.parametrize(
-    "space", [gym.spaces.Box(-1, 1, (2, 3)), gym.spaces.Dict({"a": gym.spaces.Discrete(2)})]
-)
+BOX, DICT = gym.spaces.Box(-1, 1, (2, 3)), gym.spaces.Dict({"a": gym.spaces.Discrete(2)})
+
+
+@pytest.mark.parametrize("space", [BOX, DICT])
 def test_actions_are_the_same_for_every_pool(space):
     def env_fn():
         env = CountEnv()

@@ -24,11 +24,8 @@ THREADS = Setting("thread", 16)
 
 def results(rates, busy=None):
     """Made up: rates with a caller that does nothing, and with one that computes."""
-    both = {
-        each: [measurement(rate), measurement((busy or rates)[each], CALLERS[1])]
-        for each, rate in rates.items()
-    }
-    return Results(both)
+    rows = [(each, rate, (busy or rates)[each]) for each, rate in rates.items()]
+    return Results({each: [measurement(a), measurement(b, CALLERS[1])] for each, a, b in rows})
 
 
 def test_the_first_settings():

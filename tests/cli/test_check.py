@@ -81,11 +81,7 @@ WARNINGS = [
     ([LOCKED], EPISODE, r"step\(\) number 1: .* can't be sent from a worker"),
     ([changed(metadata={})], "rendering", "metadata has no render_modes"),
     ([LOPSIDED], "training", "action_space: from -2 to 1"),
-    (
-        [envs.SharingEnv] * 2,
-        BESIDE,
-        "env 1, stepped in turn with env 0, changes what env 0 returns",
-    ),
+    ([envs.SharingEnv] * 2, BESIDE, "env 1, stepped in turn with env 0, changes what env 0 ret"),
     ([lambda: LOCK and Good()], MAKING, "env_fn can't be sent to a process: TypeError"),
 ]
 ERRORS = [
@@ -202,6 +198,9 @@ def test_long_findings_are_wrapped_on_a_terminal(cli, monkeypatch):
     assert any(each.startswith(" " * 19 + "long") for each in shown)
 
 
+RAISING = f"CartPole-v1 --wrapper {__name__}:raising"
+
+
 def test_all_envs_are_closed():
     closed = []
     env_fn = changed(close=lambda self: closed.append(id(self)))
@@ -214,12 +213,7 @@ def test_all_envs_are_closed():
     [
         ("CliffWalking-v1", 0, 0, ["note: no episode has ended in", "0 errors, 0 warnings"]),
         ("Pendulum-v1", 0, 1, ["warning: action_space: from -2 to 2", "0 errors, 1 warning\n"]),
-        (
-            f"CartPole-v1 --wrapper {__name__}:raising",
-            1,
-            1,
-            ["error: ValueError: boom", "1 error,"],
-        ),
+        (RAISING, 1, 1, ["error: ValueError: boom", "1 error,"]),
     ],
 )
 def test_the_report(arguments, status, strict, texts, cli):

@@ -79,11 +79,10 @@ def test_another_option_is_refused_with_a_reason(command, cli):
         assert (ended.status, ended.out) == (2, "")
         start, reason = ended.err.split("envpool-py " + command + " does not take it; ")
         assert start == f"envpool-py: --{name.replace('_', '-')}: "
-        near = {
-            "n_envs": "num-envs",
-            "on_eror": "on-error" if "on_error" in TAKES[command] else None,
-        }
-        if near.get(name):
+        near = {"n_envs": "num-envs"} | (
+            {"on_eror": "on-error"} if "on_error" in TAKES[command] else {}
+        )
+        if name in near:
             assert reason.startswith(f"did you mean --{near[name]}?")
         assert reason.startswith(REASONS)
 
@@ -97,11 +96,8 @@ def test_ctrl_c_shows_and_writes_what_was_done(monkeypatch, tmp_path, cli):
     ):
         rest = f"--wrapper {interrupted.__module__}:interrupted --json {tmp_path}/a.json"
         ended = cli(f"{line} {rest}")
-        assert (ended.status, ended.err, shown in ended.out) == (
-            130,
-            "envpool-py: interrupted\n",
-            True,
-        )
+        assert (ended.status, ended.err) == (130, "envpool-py: interrupted\n")
+        assert shown in ended.out
         assert json.loads((tmp_path / "a.json").read_text())[key]
 
 

@@ -1,4 +1,4 @@
-"""Help, ``info``, and bad input: one line on stderr and exit status 2, for every command."""
+"""Help, ``info``, numbers, and bad input, which is one line on stderr, for every command."""
 
 import os
 import re
@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import envpool_py
+from envpool_py import cli as commands
+from envpool_py.cli.arguments import at_least, counted
 from tests.cli.parts import COUNT
 from tests.support.helpers import ROOT
 
@@ -30,10 +32,7 @@ COLLECT = [
     ("CartPole-v1 --env-kwarg sutton=true", "--env-kwarg: sutton is true; Python writes True"),
     ("CartPole-v1 --env-kwarg x=[1,", "is no Python literal"),
     ("CartPole-v1 --env-kwarg x=1 --env-kwarg x=2", "--env-kwarg: x is given twice"),
-    (
-        "tests.support.envs:UndeclaredEnv --env-kwarg tag=0 --env-kwarg kind=x",
-        "action_space is missing",
-    ),
+    ("tests.support.envs:UndeclaredEnv --env-kwarg tag=0 --env-kwarg kind=x", "action_space is mi"),
     (f"{COUNT} --env-kwarg fail=True", "env_fn raised ValueError: asked to fail"),
     (f"{COUNT} --policy mine", "must be module:callable"),
     (f"{COUNT} --policy {PARTS}:nothing", "'tests.cli.parts' has no 'nothing'"),
@@ -66,6 +65,9 @@ OTHERS = [
     ("replay no_such.record", "no_such.record: No such file or directory"),
     ("replay pyproject.toml CartPole-v1", "pyproject.toml: not a record of a pool"),
     ("show pyproject.toml", "pyproject.toml: neither a folder of episodes nor a record"),
+    ("tune CartPole-v1 --num-envs 1e-3", "must be an integer, got 1e-3"),
+    ("tune CartPole-v1 --num-envs 1.5e0", "must be an integer, got 1.5e0"),
+    ("tune CartPole-v1 --num-envs e", "invalid integer value: 'e'"),
     ("timeline CartPole-v1 --out a.jpeg", "--out: must end in .png, got a.jpeg"),
 ]
 
@@ -108,7 +110,7 @@ def test_a_missing_package_is_named(monkeypatch, cli):
 
 
 def test_help_and_what_a_bug_report_needs(cli):
-    for line in ("", "--help", "collect --help", "--version"):
+    for line in ("", "--version"):
         status, out, err = cli(line)
         assert (status, err, "envpool-py" in out) == (0, "", True)
     found = {line[:18].strip(): line[19:] for line in cli("info").out.splitlines()}
@@ -117,3 +119,27 @@ def test_help_and_what_a_bug_report_needs(cli):
     assert "fork" in found["start methods"]
     assert f"version: {own}\n" in (ROOT / "CITATION.cff").read_text()
     assert version("envpool-py") == own
+
+
+NAMES = [command.__name__.rpartition(".")[2] for command in commands._COMMANDS]
+
+
+@pytest.mark.parametrize("name", ["", *NAMES])
+def test_the_help_fits_into_80_columns_and_has_what_every_command_has(name, cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    ended = cli(f"{name} --help")
+    assert ended.status == 0
+    assert max(map(len, ended.out.splitlines())) <= 80
+    assert ("--json FILE" in ended.out) == bool(name)
+    has_context = name in ("tune", "bench", "collect", "timeline")
+    assert ("--context {" in ended.out) == has_context
+
+
+def test_large_numbers():
+    assert [*map(at_least(1), ("1e5", "50_000", "2E3"))] == [100_000, 50_000, 2000]
+
+
+def test_counts_are_separated_and_plural():
+    counts = [(1, "error"), (12_345, "step"), (0, "policy"), (1000, "batch")]
+    texts = ["1 error", "12 345 steps", "0 policies", "1 000 batches"]
+    assert [counted(*each) for each in counts] == texts

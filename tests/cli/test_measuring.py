@@ -61,10 +61,10 @@ def test_a_table_of_medians(asked, cli):
         "in process": ["300 ± 33 %", "1.50", "2.00 ms", "4.00 ms"],
         "loop": ["200 ± 50 %", "1.00", "2.00 ms", "4.00 ms"],
     }
-    assert ended.out.startswith(
-        "CartPole-v1 x 16, policy: 0 µs per batch: in process, 300 ± 33 % steps/s\n"
-        "  1.50 times the steps of a loop\n"
-    )
+    assert ended.out.splitlines()[:2] == [
+        "CartPole-v1 x 16, policy: 0 µs per batch: in process, 300 ± 33 % steps/s",
+        "  1.50 times the steps of a loop",
+    ]
     assert max(map(len, ended.out.splitlines())) <= 80
     many = cli("bench CartPole-v1 --num-envs 100 --backend dummy --policy-us 0 --repeats 1")
     assert many.table()["in process"][-2:] == ["250 ms", "50.0 MB"]
@@ -116,7 +116,7 @@ def test_failures_are_shown(failing, status, asked, tmp_path, cli):
 
 
 def test_a_step_that_fails_is_no_bad_input(tmp_path, cli):
-    ended = cli(f"timeline tests.cli.parts:raising --out {tmp_path}/a.png")
+    ended = cli(f"timeline tests.cli.parts:raising --seconds 99 --out {tmp_path}/a.png")
     assert (ended.status, "step raised ValueError: boom" in ended.err) == (1, True)
 
 
@@ -159,10 +159,8 @@ def test_why_that_one():
         "16 procs: 1 000 steps/s",
         "  no difference from 2 procs, wait 4: take the simplest",
     ]
-    slower = why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1140})[-1]
-    assert slower == (
-        "  0.88 times the steps of 2 procs, wait 4, which needs a loop for partial batches"
-    )
+    slower = "  0.88 times the steps of 2 procs, wait 4, which needs a loop for partial batches"
+    assert why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1140})[-1] == slower
     # A comparison is made once, also if it answers two questions.
     waits, _, than = why(WAITING, THREADS, {THREADS: 1200, EACH: 1000, DUMMY: 100})
     assert waits == "steps wait rather than compute; in threads they wait at once"
@@ -230,9 +228,8 @@ def test_settings_that_fail_are_told(asked, cli):
 
 def test_the_code_has_the_options_of_the_command(asked, cli):
     """It is a program, and the pools were measured with these options."""
-    found = json.loads(
-        cli("tune CartPole-v1 --on-error restart --context spawn --seconds 0.05 --json -").out
-    )
+    options = "--on-error restart --context spawn"
+    found = json.loads(cli(f"tune CartPole-v1 {options} --seconds 0.05 --json -").out)
     for each in found["recommendations"]:
         made = ast.parse(each["code"]).body[-1]
         call = (made.body[0] if isinstance(made, ast.If) else made).value

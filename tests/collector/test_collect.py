@@ -69,7 +69,7 @@ def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
     assert collector.num_steps == sum(map(len, found))
 
 
-@pytest.mark.parametrize("limit", [{"num_episodes": 11}, {"num_steps": 200}], ids=list)
+@pytest.mark.parametrize("limit", [{"num_episodes": 11}, {"num_steps": 60}], ids=list)
 def test_the_same_episodes_everywhere(limit):
     """Those of envs stepped by hand, whose policy is random or depends on the observation."""
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
@@ -155,7 +155,11 @@ def check_fresh(episodes, *lengths):
             assert episode.obs[:, 2].tolist() == list(range(len(episode) + 1))
 
 
-@pytest.mark.parametrize(("place", "kind"), paired(BACKENDS, ["episodes", "steps"]))
+COLLECTS = {"episodes": AsyncCollector.episodes, "steps": AsyncCollector.steps}
+COLLECTS |= {"rollout": lambda collector: [collector.rollout(20)]}
+
+
+@pytest.mark.parametrize(("place", "kind"), paired(BACKENDS, [*COLLECTS]))
 def test_after_an_error_or_an_early_end_new_episodes_are_collected(place, kind):
     def policy(obs, _):
         return ["value" if row.tolist() == [1, 1, 2] else "" for row in obs]
@@ -163,17 +167,17 @@ def test_after_an_error_or_an_early_end_new_episodes_are_collected(place, kind):
     with PLACES[place]([partial(envs.FaultEnv, i, 3 + i) for i in range(3)], wait_num=1) as pool:
         collector = AsyncCollector(pool, policy)
         with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
-            list(getattr(collector, kind)())
+            list(COLLECTS[kind](collector))
         check_fresh(collector.episodes(6), 3, 4, 5)
         next(collector.episodes())
         check_fresh(collector.episodes(6), 3, 4, 5)
         assert len(pool.waiting_id) == 0
 
 
-@pytest.mark.parametrize(
-    ("place", "mode", "wait_num"),
-    [*paired(BACKENDS, MODES, [None]), *paired(["dummy"], MODES, [1])],
-)
+ENDED = [*paired(BACKENDS, MODES, [None]), *paired(["dummy"], MODES, [1])]
+
+
+@pytest.mark.parametrize(("place", "mode", "wait_num"), ENDED)
 def test_what_has_ended_is_yielded_before_the_error_of_an_env(place, wait_num, mode):
     """Env 1 raises in its third step, in which the episodes of envs 0 and 2 end."""
 

@@ -51,10 +51,10 @@ def rows(result):
     return list(zip(*(column.tolist() for column in columns), result.infos, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("place", "sizes", "mode"),
-    paired(QUICK, [(30, 7), (4, 3), (16, 1), (1, None), (4, None)], MODES),
-)
+SIZES = [(30, 7), (4, 3), (16, 1), (1, None), (4, None)]
+
+
+@pytest.mark.parametrize(("place", "sizes", "mode"), paired(QUICK, SIZES, MODES))
 def test_equal_to_hand_stepped_envs_for_any_pool(place, sizes, mode):
     expected = by_hand(TASKS)
     num_envs, wait_num = sizes
@@ -75,13 +75,11 @@ def test_episodes_have_the_seeds_from_seed_on():
         mean, std = result.returns.mean(), result.returns.std()
         error = np.std(result.returns, ddof=1) / 5**0.5
         texts = f"return {mean:.4g}", f"error {error:.4g}", f"deviation {std:.4g}; mean length "
-        assert f"5 episodes: mean {texts[0]}, standard {texts[1]}, standard {texts[2]}" in repr(
-            result
-        )
+        text = f"5 episodes: mean {texts[0]}, standard {texts[1]}, standard {texts[2]}"
+        assert text in repr(result)
         one = envpool_py.evaluate(pool, policy, episodes=1)
-        assert repr(one).startswith(
-            f"<Evaluation of 1 episode: mean return {one.returns[0]:.4g}, st"
-        )
+        text = f"<Evaluation of 1 episode: mean return {one.returns[0]:.4g}, st"
+        assert repr(one).startswith(text)
         empty = envpool_py.evaluate(pool, policy, episodes=0)
         assert len(empty) == 0
         assert repr(empty) == "<Evaluation of 0 episodes>"
@@ -114,9 +112,8 @@ def test_a_lost_episode_is_run_again(place, mode, tmp_path):
 
 @pytest.mark.parametrize(("place", "mode"), paired(QUICK, MODES))
 def test_each_episode_is_reset_once(place, mode):
-    with PLACES[place](
-        [partial(envs.CountEnv, i, 3) for i in range(3)], autoreset_mode=mode
-    ) as pool:
+    fns = [partial(envs.CountEnv, i, 3) for i in range(3)]
+    with PLACES[place](fns, autoreset_mode=mode) as pool:
         for wait_num in (1, 3):
             before = sum(resets for _, resets in pool.call("counts"))
             pool.wait_num = wait_num
@@ -275,9 +272,8 @@ def test_a_turn_based_env_ends_with_its_last_agent(mode):
         while not row[4]["env_done"]:
             row, length = env.step(0), length + 1
         lengths.append(length)
-    with DummyVectorEnv(
-        [lambda: PettingZooEnv(TableEnv(), dead_steps="skip")] * 2, autoreset_mode=mode
-    ) as pool:
+    fns = [lambda: PettingZooEnv(TableEnv(), dead_steps="skip")] * 2
+    with DummyVectorEnv(fns, autoreset_mode=mode) as pool:
         found = envpool_py.evaluate(pool, act, 3)
         episodes = sorted(AsyncCollector(pool, act, seed=0).episodes(2), key=lambda e: e.env_id)
     assert [len(episode) for episode in episodes] == lengths[:2]

@@ -70,9 +70,8 @@ def test_a_file_gives_back_what_was_put_in(tmp_path, name, mmap):
     trees = [rows_of(tree, len(rows)) for tree in (steps.obs, steps.actions, steps.next_obs)]
     outcomes = steps.rewards, steps.terminated, steps.truncated
     ids = zip(steps.env_id, steps.episode_id, steps.extras["log/prob"], strict=True)
-    assert equal(
-        rows, list(zip(*trees, steps.infos, steps.next_infos, *outcomes, ids, strict=True))
-    )
+    columns = *trees, steps.infos, steps.next_infos, *outcomes, ids
+    assert equal(rows, list(zip(*columns, strict=True)))
 
 
 def test_a_file_is_read_by_numpy_alone_and_as_a_sequence(tmp_path):

@@ -130,7 +130,12 @@ def used_for_whole_episodes(_, other):
     list(other.episodes(3))
 
 
-USES = [used_by_hand, used_by_another_collector, used_for_whole_episodes]
+def used_for_a_rollout(_, other):
+    next(other.steps(2))
+    assert (other.rollout(2).obs[0, :, 2] == 0).all()  # of new episodes
+
+
+USES = [used_by_hand, used_by_another_collector, used_for_whole_episodes, used_for_a_rollout]
 
 
 @pytest.mark.parametrize(("place", "use"), paired(["dummy", "shmem-fork"], [*USES]))
@@ -184,9 +189,8 @@ def test_a_vector_env_is_no_pool():
     with contextlib.closing(VectorEnv([envs.CountEnv])) as vector_env:
         with pytest.raises(TypeError, match="got a VectorEnv; pass the pool that it has in its"):
             AsyncCollector(vector_env, lambda *_: [0])
-        assert next(AsyncCollector(vector_env.pool, lambda *_: [0]).steps(1)).actions.tolist() == [
-            0
-        ]
+        batch = next(AsyncCollector(vector_env.pool, lambda *_: [0]).steps(1))
+        assert batch.actions.tolist() == [0]
 
 
 @pytest.mark.parametrize("mode", MODES)

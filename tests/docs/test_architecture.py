@@ -67,9 +67,8 @@ class Profile:
 
 def make(make_env, **options):
     fns = [functools.partial(make_env, tag) for tag in range(4)]
-    return ShmemVectorEnv(
-        fns, context="fork", num_processes=2, wait_num=1, autoreset_mode="same_step", **options
-    )
+    options |= {"context": "fork", "num_processes": 2, "wait_num": 1}
+    return ShmemVectorEnv(fns, autoreset_mode="same_step", **options)
 
 
 def end_process(pool):

@@ -84,12 +84,8 @@ def test_classes_of_other_libraries_are_not_linked_as_ours():
     """The text before a name, as Sphinx has it: with typographic apostrophes."""
     assignment = re.search(r"_OF_OTHERS = re.compile\((.*?)\n\)", CONF, re.DOTALL)[1]
     of_others = re.compile(ast.literal_eval(assignment.strip()[1:]))
-    for before in (
-        "Stable-Baselines3\u2019s ",
-        "with SB3's ",
-        "Stable-Baselines3 ",
-        "Tianshou\u2019s ",
-    ):
+    theirs = "Stable-Baselines3\u2019s ", "with SB3's ", "Stable-Baselines3 ", "Tianshou\u2019s "
+    for before in theirs:
         assert of_others.search(before)
     for before in ("a Ray cluster: ", "our ", "Stable-Baselines3: "):
         assert not of_others.search(before)

@@ -17,10 +17,8 @@ WORDS = re.compile(rf"\b({'|'.join(REPLACED)})\b", re.IGNORECASE)
 # A statement that begins with these words; a question may.
 SENTENCE = re.compile(r"(?:^|[.!:] )(What|Who|That which) [^?|]*$")
 
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 MODULES = [
     path
     for folder in ("envpool_py", "examples", "tests", "docs/build")

@@ -103,7 +103,5 @@ def test_images_have_the_form_of_envpools():
         with contextlib.closing(library.make_gymnasium("CartPole-v1", **options)) as pool:
             pool.reset()
             images = [pool.render(), pool.render([2, 0])]
-            found.append(
-                [(image.dtype, image.ndim, len(image), image.shape[-1]) for image in images]
-            )
+            found.append([(each.dtype, each.ndim, len(each), each.shape[-1]) for each in images])
     assert found[0] == found[1]

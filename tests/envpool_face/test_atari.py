@@ -25,10 +25,8 @@ def test_ids_and_options_of_envpool_name_what_to_pass_here():
 
 
 def test_infos_are_those_of_the_game_below_clipped_rewards_and_lives():
-    wrappers = [AtariInfo, EpisodicLifeEnv, ClipRewardEnv]
-    pool = envpool.make_gymnasium(
-        "ale_py:ALE/Breakout-v5", seed=7, **GAME, options={**DUMMY, "wrappers": wrappers}
-    )
+    options = {**DUMMY, "wrappers": [AtariInfo, EpisodicLifeEnv, ClipRewardEnv]}
+    pool = envpool.make_gymnasium("ale_py:ALE/Breakout-v5", seed=7, **GAME, options=options)
     game = gym.make("ale_py:ALE/Breakout-v5", **GAME)
     game.reset(seed=7)
     info = pool.reset()[1]

@@ -140,16 +140,14 @@ def test_a_reset_drops_what_was_under_way(four):
     assert len(four.reset()) == 2
 
 
-SEEDS = [
-    ({}, [42, 43, 44]),
-    ({"seed": np.array([5, 1, 9])}, [5, 1, 9]),
-    ({"seed": None}, [None] * 3),
-]
-
-
 def test_seeds_of_the_first_resets():
-    for options, seeds in SEEDS:
-        pool = envpool.make(envs.CountEnv, num_envs=3, options=DUMMY, **options)
+    seed = np.array([5, 1, 9])
+    for given, seeds in (
+        ({}, [42, 43, 44]),
+        ({"seed": seed}, [5, 1, 9]),
+        ({"seed": None}, [None] * 3),
+    ):
+        pool = envpool.make(envs.CountEnv, num_envs=3, options=DUMMY, **given)
         pool.async_reset()  # is cancelled, so the next one is the first
         assert [pool.reset()[1]["seed"].tolist() for _ in range(2)] == [seeds, [None] * 3]
         pool.close()

@@ -16,7 +16,7 @@ from tests.support.reference import same
 SPACES = {name: space() for name, space in envs.SPACES.items() if not name.startswith("box-")}
 SPACES["scalar"] = spaces.Box(-1, 1, (), np.float32)
 SPACES["tuple"] = spaces.Tuple(
-    (envs.box("int16", (2,)), spaces.Tuple((spaces.Discrete(7, start=2),)))
+    [envs.box("int16", (2,)), spaces.Tuple([spaces.Discrete(7, start=2)])]
 )
 SPACES["empty"] = spaces.Dict({})
 

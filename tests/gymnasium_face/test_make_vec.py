@@ -23,11 +23,8 @@ def assert_equal(ours, theirs):
 
 
 FORK = {"context": "fork", "max_concurrency": 1, "daemon": True, "worker": None}
-MODES = [
-    (None, {}, ""),
-    ("sync", {}, "DummyVectorEnv"),
-    (gym.VectorizeMode.ASYNC, FORK, "num_processes=1"),
-]
+MODES = [(None, {}, ""), ("sync", {}, "DummyVectorEnv")]
+MODES += [(gym.VectorizeMode.ASYNC, FORK, "num_processes=1")]
 
 
 @pytest.mark.parametrize(("mode", "options", "pool"), MODES)

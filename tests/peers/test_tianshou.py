@@ -106,12 +106,8 @@ def check_rows(buffer, *, chosen=True):
     return total
 
 
-COLLECT = [
-    ({"n_step": 60}, False),
-    ({"n_step": 61}, True),
-    ({"n_episode": 11}, False),
-    ({"n_episode": 2}, True),
-]
+COLLECT = [({"n_step": 60}, False), ({"n_step": 61}, True)]
+COLLECT += [({"n_episode": 11}, False), ({"n_episode": 2}, True)]
 
 
 @pytest.mark.parametrize("place", BACKENDS)
@@ -227,9 +223,10 @@ wrapped.close()
     run_python("-c", code)
 
 
-@pytest.mark.parametrize(
-    "kind", [VectorEnvType.DUMMY, VectorEnvType("shmem", {"num_processes": 2, "context": "fork"})]
-)
+TYPES = [VectorEnvType.DUMMY, VectorEnvType("shmem", {"num_processes": 2, "context": "fork"})]
+
+
+@pytest.mark.parametrize("kind", TYPES)
 def test_the_env_factories_of_highlevel_choose_our_pools(kind):
     from tianshou.highlevel import env as highlevel  # noqa: PLC0415 - of Python 3.11 and newer
 

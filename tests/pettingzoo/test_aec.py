@@ -1,7 +1,6 @@
 """``PettingZooEnv`` against raw envs stepped by hand, and by itself."""
 
 import copy
-import functools
 import pickle
 
 import gymnasium as gym
@@ -47,10 +46,10 @@ def test_rows_are_those_of_envs_stepped_by_hand(place, name, mode, steps, dead_s
 
     # An env that is converted from a parallel env is converted likewise by hand.
     hands = [AECByHand(make().env, mode, ACTS.get(name), skip=skip) for _ in range(3)]
-    kind = (
-        DummyVectorEnv if place == "dummy" else functools.partial(ShmemVectorEnv, num_processes=2)
+    kind, options = (
+        (DummyVectorEnv, {}) if place == "dummy" else (ShmemVectorEnv, {"num_processes": 2})
     )
-    with kind([make] * 3, wait_num=2, autoreset_mode=mode) as pool:
+    with kind([make] * 3, wait_num=2, autoreset_mode=mode, **options) as pool:
         drive(pool, hands, steps)
     assert all(hand.episodes > 1 for hand in hands)
     # The infos of the ends, and observations of different spaces, have no fixed shape.
@@ -64,10 +63,10 @@ def tictactoe(**options):
     return PettingZooEnv(make_aec("classic/tictactoe-v3"), **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "has_mask"),
-    [("classic/leduc_holdem-v4", 1), ("sisl/multiwalker-v9", 0), ("meadow", 1)],
-)
+MASKED = [("classic/leduc_holdem-v4", 1), ("sisl/multiwalker-v9", 0), ("meadow", 1)]
+
+
+@pytest.mark.parametrize(("name", "has_mask"), MASKED)
 def test_spaces_describe_what_is_returned_and_can_be_copied(name, has_mask):
     env = PettingZooEnv(make_aec(name), heterogeneous=True)
     obs, _ = env.reset(seed=1)

@@ -14,16 +14,14 @@ from tests.support.doors import ARRAYS, IN_PROCESS, THREADS, WHOLE, Door
 DECIDED = frozenset(("columns", "reset_first"))
 VEC = DECIDED | ARRAYS | WHOLE
 _PARALLEL = functools.partial(ParallelVectorEnv, [MeadowEnv] * 2)
+_THREADS = functools.partial(_PARALLEL, backend="thread")
 _VEC = functools.partial(SB3MultiAgentVecEnv, [GhostsEnv] * 2)
+_DUMMY = functools.partial(_VEC, backend="dummy")
 DOORS = {
     "ParallelVectorEnv": Door(_PARALLEL, DECIDED),
-    "ParallelVectorEnv, thread": Door(
-        functools.partial(_PARALLEL, backend="thread"), DECIDED | THREADS, own={"num_threads"}
-    ),
+    "ParallelVectorEnv, thread": Door(_THREADS, DECIDED | THREADS, own={"num_threads"}),
     "SB3MultiAgentVecEnv": Door(_VEC, VEC, "same_step"),
-    "SB3MultiAgentVecEnv, dummy": Door(
-        functools.partial(_VEC, backend="dummy"), VEC | IN_PROCESS, "same_step"
-    ),
+    "SB3MultiAgentVecEnv, dummy": Door(_DUMMY, VEC | IN_PROCESS, "same_step"),
 }
 
 

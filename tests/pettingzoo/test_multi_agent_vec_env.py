@@ -17,9 +17,10 @@ from tests.support.reference import alike as same
 NUM = 3
 
 
-@pytest.mark.parametrize(
-    ("name", "backend"), [("plain_meadow", "dummy"), ("plain_meadow", "shmem"), (KAZ, "shmem")]
-)
+PLACES = [("plain_meadow", "dummy"), ("plain_meadow", "shmem"), (KAZ, "shmem")]
+
+
+@pytest.mark.parametrize(("name", "backend"), PLACES)
 def test_rows_are_those_of_the_raw_envs(name, backend, sides):
     hands = [ParallelByHand(make_parallel(name), "same_step", ACTS.get(name)) for _ in range(NUM)]
     agents = hands[0].agents

@@ -12,7 +12,7 @@ import envpool_py
 from envpool_py import EnvError, ReplayError, WorkerDiedError
 from envpool_py.worker import DummyEnvWorker
 from tests.faults.helpers import MODES
-from tests.record.runs import RANDOM, Run, failing
+from tests.record.runs import RANDOM, Once, Run, failing
 from tests.support import envs
 from tests.support.helpers import descriptors, wait_until
 from tests.support.places import PLACES, paired
@@ -84,12 +84,10 @@ def test_every_row_comes_again(place, wait_num, mode, options, path):
     check_replay(run, path, RANDOM, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    paired(
-        ["nested", "every-dtype", "text", "graph", "sequence", "one-of", "tuple"], [True, False]
-    ),
-)
+KINDS = ("nested", "every-dtype", "text", "graph", "sequence", "one-of", "tuple")
+
+
+@pytest.mark.parametrize(("name", "columns"), paired(KINDS, [True, False]))
 def test_every_kind_of_space(name, columns, path):
     fns = [functools.partial(envs.SpaceEnv, tag, name) for tag in range(3)]
     with repeated(path, "dummy", fns, columns=columns, autoreset_mode="same_step") as run:
@@ -231,9 +229,9 @@ def test_an_interrupt_between_a_request_and_its_record(at, place, path, monkeypa
             monkeypatch.setattr(flight.recorder, "_write", write)
         else:
             name = "prepare_tokens" if at == "step" else "prepare_requests"
-            messages = getattr(flight.hosts, name)
+            of = getattr(flight.hosts, name)
             monkeypatch.setattr(
-                flight.hosts, name, lambda *args, **kw: [interrupt, *messages(*args, **kw)]
+                flight.hosts, name, lambda *args, **kw: [interrupt, *of(*args, **kw)]
             )
         with pytest.raises(KeyboardInterrupt):
             calls.get(at, lambda: pool.set_env_attr("state", np.full(3, 50.0)))()
@@ -367,36 +365,17 @@ def test_an_env_whose_restart_failed_is_recreated_by_its_reset(place, path):
     check_replay(run, path, [make] * 3)
 
 
-class FailsAt(envs.CountEnv):
-    """Fails once in a step or a reset, by the numbers of the episode and the step."""
-
-    def __init__(self, place, path):
-        super().__init__(0, 3)
-        self.place, self.path = place, path
-
-    def fail(self):
-        if (self.episode, self.t) == self.place and not self.path.exists():
-            self.path.touch()
-            raise ValueError("boom")
-
-    def reset(self, **kwargs):
-        result = super().reset(**kwargs)
-        self.fail()
-        return result
-
-    def step(self, action):
-        result = super().step(action)
-        self.fail()
-        return result
+PLACES_OF_ERRORS = [((1, 2), 5), ((1, 3), 6), ((2, 0), -3)]
+"""Episode and step, and the same as a number for `Once`, of episodes of three steps."""
 
 
 @pytest.mark.parametrize(
     ("on_error", "place", "mode"),
-    paired(["raise", "restart"], [(1, 2), (1, 3), (2, 0)], [None, None, *MODES[1:], *MODES[1:]]),
+    paired(["raise", "restart"], PLACES_OF_ERRORS, [None, None, *MODES[1:], *MODES[1:]]),
 )
-def test_the_place_of_an_error(on_error, place, mode, path, tmp_path):
-    mark, found = tmp_path / "mark", []
-    fns = [functools.partial(FailsAt, place, mark)]
+def test_the_place_of_an_error(on_error, place, mode, path):
+    mark, found = path.with_name("mark"), []
+    fns = [lambda: Once(envs.CountEnv(0, 3), mark, place[1], "raise")]
     with PLACES["dummy"](fns, record=path, autoreset_mode=mode, on_error=on_error) as pool:
         pool.reset(seed=1)
         for _ in range(12):
@@ -409,15 +388,12 @@ def test_the_place_of_an_error(on_error, place, mode, path, tmp_path):
                 with contextlib.suppress(ValueError):
                     pool.reset()
                     over = False
-    assert mark.exists()
-    mark.unlink()
-    with envpool_py.replay(path, fns) as again:
+    mark.unlink()  # it is there: the env has failed
+    with envpool_py.replay(path, fns) as again, contextlib.suppress(StopIteration):
         while True:
             try:
-                for _ in again:
-                    found += again.recovered_at[len(found) :]
+                next(again)
+                found += again.recovered_at[len(found) :]
             except EnvError as error:
                 found.append(again.failed_at[error.env_id])
-                continue
-            break
-    assert found == [place]
+    assert found == [place[0]]

@@ -15,10 +15,8 @@ BACKENDS = {
     "shmem": functools.partial(own.ShmemVecEnv, start_method="fork", num_processes=2),
 }
 #: Stable-Baselines3's own, of the same kind.
-THEIRS = {
-    "dummy": sb3.DummyVecEnv,
-    "shmem": functools.partial(sb3.SubprocVecEnv, start_method="fork"),
-}
+THEIRS = {"dummy": sb3.DummyVecEnv}
+THEIRS |= {"shmem": functools.partial(sb3.SubprocVecEnv, start_method="fork")}
 
 
 @pytest.fixture(params=BACKENDS)

@@ -102,13 +102,11 @@ def test_an_example(name, args, text, times, run_example):
     assert len(re.findall(text, run_example(name, *args))) == times
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "keys"),
-    [
-        ("rollouts", ("--steps", 32), {"whole", "async"}),
-        ("evaluation", ("--episodes", 3, "--longest", 5), {"sb3", "ours"}),
-    ],
-)
+TURNS = [("rollouts", ("--steps", 32), {"whole", "async"})]
+TURNS += [("evaluation", ("--episodes", 3, "--longest", 5), {"sb3", "ours"})]
+
+
+@pytest.mark.parametrize(("name", "options", "keys"), TURNS)
 def test_two_programs_are_measured_in_turns(name, options, keys, tmp_path, run_example):
     path = tmp_path / "a.json"
     few = ("--num-envs", 2, "--mean-ms", 1, "--rounds", 1, "--json", path)

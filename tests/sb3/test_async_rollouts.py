@@ -11,11 +11,7 @@ import stable_baselines3.common.vec_env as sb3
 import torch
 from sb3_contrib import TRPO, MaskablePPO, RecurrentPPO
 from stable_baselines3 import A2C, DQN, PPO
-from stable_baselines3.common.callbacks import (
-    BaseCallback,
-    EvalCallback,
-    StopTrainingOnMaxEpisodes,
-)
+from stable_baselines3.common.callbacks import BaseCallback, EvalCallback, StopTrainingOnMaxEpisodes
 
 import envpool_py.sb3 as own
 from envpool_py.sb3 import AsyncRollouts
@@ -84,12 +80,8 @@ class Steps(BaseCallback):
         assert not self.model.env.unwrapped.pool.waiting_id
         self.training_env.env_method("told", 1, id=2)
         buffer = self.locals["rollout_buffer"]
-        self.rollouts.append(
-            {
-                name: getattr(buffer, name).copy()
-                for name in ("observations", "actions", "rewards", "episode_starts", "values")
-            }
-        )
+        names = ("observations", "actions", "episode_starts")
+        self.rollouts.append({name: getattr(buffer, name).copy() for name in names})
 
 
 @pytest.mark.parametrize(("backend", "wait_num"), [("dummy", None), ("shmem", 1), ("shmem", 3)])
@@ -137,24 +129,19 @@ def test_statistics_of_partial_batches_are_over_the_same_rows(package):
     raw = package.VecNormalize(venv, norm_reward=False)
     model = AsyncPPO("MlpPolicy", raw, wait_num=2, **ON_POLICY)
     model.learn(256, callback=steps)
-    rows = [raw.unnormalize_obs(seen["new_obs"]) for seen in steps.seen]
     assert raw.obs_rms.count == pytest.approx(4 + 256)
-    assert raw.old_obs.shape == (4, 3)
-    assert len(rows) == 64
-    # By hand: the discounted returns of each env alone.
-    theirs = sb3.DummyVecEnv([WalkEnv] * 4)
+    # The same actions, in whole batches.
+    inner = sb3.VecNormalize(sb3.DummyVecEnv([WalkEnv] * 4), norm_obs=False, gamma=0.5)
+    theirs = sb3.VecNormalize(inner, norm_reward=False)
     theirs.seed(0)
-    rows, returns, all_returns = [theirs.reset()], np.zeros(4), []
+    theirs.reset()
     for seen in steps.seen:
-        obs, rewards, dones, _ = theirs.step(seen["actions"])
-        rows.append(obs)
-        returns = returns * 0.5 + rewards
-        all_returns.append(returns.copy())
-        returns[dones] = 0
-    np.testing.assert_allclose(raw.obs_rms.mean, np.mean(np.concatenate(rows), 0), atol=1e-4)
-    np.testing.assert_allclose(raw.obs_rms.var, np.var(np.concatenate(rows), 0), rtol=1e-3)
-    np.testing.assert_allclose(venv.ret_rms.var, np.var(all_returns), rtol=1e-2)
-    np.testing.assert_allclose(venv.returns, returns, atol=1e-6)
+        theirs.step(seen["actions"])
+    np.testing.assert_allclose(raw.obs_rms.mean, theirs.obs_rms.mean, atol=1e-4)
+    np.testing.assert_allclose(raw.obs_rms.var, theirs.obs_rms.var, rtol=1e-3)
+    np.testing.assert_allclose(venv.ret_rms.var, inner.ret_rms.var, rtol=1e-2)
+    np.testing.assert_allclose(venv.returns, inner.returns, atol=1e-6)
+    assert_same(raw.old_obs, theirs.old_obs)
 
 
 def test_a_fast_env_goes_ahead_of_the_others(tmp_path):
@@ -233,55 +220,48 @@ def test_training_that_a_callback_ends_can_go_on(wait_num):
     venv.step(np.zeros(4, int))
 
 
-class FailsOnce(WalkEnv):
-    def __init__(self, fails):
+class FailsIn(WalkEnv):
+    """Raises in the steps of one episode, the first of which has the number 1."""
+
+    def __init__(self, fails_in=None):
         super().__init__()
-        self.fails = fails
+        self.fails_in = fails_in
 
     def step(self, action):
         row = super().step(action)
-        if self.fails and len(self.log) == 3:
+        if len(self.log) == self.fails_in:
             raise ValueError("boom")
         return row
 
 
+FAILING = [functools.partial(FailsIn, 3 if i == 1 else None) for i in range(4)]
+
+
 def test_an_env_that_fails_ends_the_call_and_the_next_one_starts_anew():
-    fns = [functools.partial(FailsOnce, i == 1) for i in range(4)]
-    venv = own.VecMonitor(BACKENDS["shmem"](fns))
+    venv = own.VecMonitor(BACKENDS["shmem"](FAILING))
     model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
     with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
         model.learn(10_000)
     assert not venv.unwrapped.pool.waiting_id
-    venv.set_attr("fails", False)
+    venv.set_attr("fails_in", None)
     model.learn(256, reset_num_timesteps=False)
 
 
-class Armed(WalkEnv):
-    armed = False
-
-    def step(self, action):
-        if Armed.armed:
-            raise ValueError("boom")
-        return super().step(action)
-
-
-def test_an_env_that_fails_after_a_callback_has_ended_the_training(monkeypatch):
-    class Arms(BaseCallback):
+def test_an_env_that_fails_after_a_callback_has_ended_the_training():
+    class Ends(BaseCallback):
         def _on_step(self):
-            monkeypatch.setattr(Armed, "armed", True)
+            for env in self.training_env.envs:
+                env.fails_in = len(env.log)  # its next step raises
             return False
 
-    with own.DummyVecEnv([Armed] * 4) as venv:
+    with own.DummyVecEnv([FailsIn] * 4) as venv:
         model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
-        model.learn(10_000, callback=Arms())
-        monkeypatch.setattr(Armed, "armed", False)
+        model.learn(10_000, callback=Ends())
         model.learn(128, reset_num_timesteps=False)
 
 
 def test_restarts():
-    fns = [functools.partial(FailsOnce, i == 1) for i in range(4)]
-    options = {"on_error": "restart", "restart_backoff": 0.0}
-    venv = own.VecMonitor(BACKENDS["shmem"](fns, **options))
+    venv = own.VecMonitor(BACKENDS["shmem"](FAILING, on_error="restart", restart_backoff=0.0))
     steps = Steps()
     AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY).learn(512, callback=steps)
     infos = [info for seen in steps.seen for info in seen["infos"]]
@@ -385,9 +365,8 @@ def test_what_is_refused(tmp_path):
         AsyncPPO("MlpPolicy", own.VecVideoRecorder(venv, str(tmp_path), lambda _: False))
     with pytest.raises(ValueError, match="wait_num"):
         AsyncPPO("MlpPolicy", venv, wait_num=3)
-    assert not [
-        *doors.check_mistakes("AsyncRollouts", functools.partial(AsyncPPO, "MlpPolicy", venv))
-    ]
+    make = functools.partial(AsyncPPO, "MlpPolicy", venv)
+    assert not [*doors.check_mistakes("AsyncRollouts", make)]
     with pytest.raises(ValueError, match="does not support action masking"):
         AsyncMaskablePPO("MlpPolicy", venv, **ON_POLICY).learn(64)
 

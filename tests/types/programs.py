@@ -1,9 +1,12 @@
 """Programs of users; a comment names each line with a mistake."""
 
 PROGRAMS = {
-    "sync": """
+    "pools": """
 import numpy as np
-from envpool_py import ShmemVectorEnv, make
+from envpool_py import ShmemVectorEnv, SubprocVectorEnv, VectorEnvNormObs, WorkerDiedError
+from envpool_py import make, replay
+from envpool_py.collector import EpisodeWriter, load, save
+from envpool_py.wrappers import NormalizeReward
 
 with make("CartPole-v1", 4, backend="shmem", num_processes="auto", caller_steps=None) as envs:
     obs, infos = envs.reset(seed=0)
@@ -13,29 +16,28 @@ with make("CartPole-v1", 4, backend="shmem", num_processes="auto", caller_steps=
         envs.reset(ended)
 with ShmemVectorEnv([object] * 2, autoreset_mode="next_step", context="spawn") as pool:
     print(pool.num_envs, len(pool), pool.restarts.sum())
-""",
-    "partial": """
-from envpool_py import SubprocVectorEnv, WorkerDiedError
-from envpool_py.wrappers import NormalizeReward
-
-with SubprocVectorEnv([object] * 4, wait_num=2, on_error="restart", max_restarts=None) as pool:
-    envs = NormalizeReward(pool)
-    envs.send_reset(seed=[1, 2, 3, 4])
-    while envs.waiting_id:
+with SubprocVectorEnv([object] * 4, wait_num=2, on_error="restart", max_restarts=None) as partial:
+    scaled = NormalizeReward(partial)
+    scaled.send_reset(seed=[1, 2, 3, 4])
+    while scaled.waiting_id:
         try:
-            obs, rewards, terminated, truncated, infos = envs.recv()
+            obs, rewards, terminated, truncated, infos = scaled.recv()
         except WorkerDiedError as error:
-            pool.restart(list(error.env_ids))
+            partial.restart(list(error.env_ids))
             continue
         if not terminated.any():
-            envs.send([0] * len(rewards), id=envs.batch_ids)
+            scaled.send([0] * len(rewards), id=scaled.batch_ids)
+with make("CartPole-v1", 2, record="a.record", start_method="fork") as recorded:
+    normalized = VectorEnvNormObs(recorded)
+    print(normalized.obs_rms.mean, normalized.wait_num, normalized.unwrapped.num_envs)
+    save("episodes", [], recorded.single_observation_space, recorded.single_action_space)
+repeated = replay("a.record", [object] * 2, until=10, backend="subproc", num_processes=2)
 """,
-    "rollout": """
+    "collecting": """
 from typing import Any
 import numpy as np
 import envpool_py
-from envpool_py import AsyncCollector, Rollout
-from envpool_py.collector import EpisodeWriter, load
+from envpool_py import AsyncCollector, EnvError, Rollout, evaluate
 
 def masked(obs: Any, env_ids: Any, infos: Any) -> Any:
     return np.array([info["action_mask"].argmax() for info in infos])
@@ -56,11 +58,6 @@ with envpool_py.make("CartPole-v1", 4) as pool:
         collector.policy = Recurrent()
         for episode in collector.episodes(3):
             length = len(episode.obs) - len(episode.rewards)
-""",
-    "evaluation": """
-import numpy as np
-import envpool_py
-from envpool_py import EnvError, evaluate
 
 pool = envpool_py.make("CartPole-v1", 4, autoreset_mode=None)
 tasks: list[tuple[int | None, dict[str, float] | None]] = [(3, None), (None, {"level": 1.0})]
@@ -125,16 +122,6 @@ env = PettingZooEnv(object(), dead_steps="skip")
 obs, env_rewards, dead, timeout, info = env.step(0)
 pool = SubprocVectorEnv([lambda: PettingZooEnv(object())], start_method="spawn")
 """,
-    "records": """
-from envpool_py import VectorEnvNormObs, make, replay
-from envpool_py.collector import save
-
-with make("CartPole-v1", 2, record="a.record", start_method="fork") as pool:
-    normalized = VectorEnvNormObs(pool)
-    print(normalized.obs_rms.mean, normalized.wait_num, normalized.unwrapped.num_envs)
-    save("episodes", [], pool.single_observation_space, pool.single_action_space)
-repeated = replay("a.record", [object] * 2, until=10, backend="subproc", num_processes=2)
-""",
     "sessions": """
 from collections.abc import AsyncIterator
 from typing import Any
@@ -170,12 +157,15 @@ async def main() -> None:
     await sessions.map(conversation, [1], on_failure="recrod")  # wrong
     outcomes[0].values  # wrong
 """,
-    "an option of each class": """
-from envpool_py import ParallelVectorEnv, SB3MultiAgentVecEnv, ThreadVectorEnv, VectorEnvNormObs
-from envpool_py import PettingZooEnv, PoolOptions, SubprocVectorEnv, evaluate, make, replay
+    "an option, and a name, of each class": """
+from envpool_py import AsyncCollector, ParallelVectorEnv, SB3MultiAgentVecEnv, ThreadVectorEnv
+from envpool_py import PettingZooEnv, PoolOptions, SubprocVectorEnv, VectorEnvNormObs
+from envpool_py import evaluate, make, replay
 from envpool_py.gymnasium import VectorEnv
 from envpool_py.sb3 import AsyncRollouts, DummyVecEnv, ShmemVecEnv, SubprocVecEnv
+from envpool_py.wrappers import OldGymEnv
 from stable_baselines3 import PPO
+import envpool_py
 import envpool_py.envpool as envpool
 class AsyncPPO(AsyncRollouts, PPO): ...
 fns = [object]
@@ -197,12 +187,6 @@ make("CartPole-v1", seed=3)  # wrong
 make("CartPole-v1", 4, autoreset_mode="samestep_")  # wrong
 make("CartPole-v1", 4, backend="shm")  # wrong
 evaluate(make("CartPole-v1"), lambda obs, env_ids: [0], 3, on_failure="recrod")  # wrong
-""",
-    "a name of each class": """
-from envpool_py import AsyncCollector, ParallelVectorEnv, VectorEnvNormObs, make
-from envpool_py.wrappers import OldGymEnv
-import envpool_py
-import envpool_py.envpool as envpool
 ParallelVectorEnv([object]).possible_agent()  # wrong
 VectorEnvNormObs(make("CartPole-v1")).waiting_ids()  # wrong
 envpool.make("CartPole-v1").async_resets()  # wrong

@@ -173,10 +173,10 @@ def test_custom_and_undeclared_spaces():
         assert np.abs(norm.reset()[0][0]["speed"]).max() < 2
 
 
-@pytest.mark.parametrize(
-    ("space", "clip_max"),
-    [("float32", 2.0), ("float32", None), ("box-scalar", 10.0), ("nested", 10.0)],
-)
+SAVED = [("float32", 2.0), ("float32", None), ("box-scalar", 10.0), ("nested", 10.0)]
+
+
+@pytest.mark.parametrize(("space", "clip_max"), SAVED)
 def test_save_and_load(space, clip_max, tmp_path):
     path = tmp_path / "statistics"  # no .npz is added
     with DummyVectorEnv(env_fns(space)) as pool:
