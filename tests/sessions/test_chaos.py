@@ -105,16 +105,6 @@ async def leave_stream(sessions, conversation, tasks, rng):
     return found
 
 
-async def raise_in_generator(sessions, conversation, tasks, rng):
-    def some():
-        yield from tasks[: rng.randrange(len(tasks))]
-        raise OSError("no more tasks")
-
-    with pytest.raises(OSError, match="no more tasks") as caught:
-        await sessions.map(conversation, some(), on_failure="record")
-    return caught.value.finished
-
-
 async def open_one(sessions, task):
     """Open a session; again if its process was killed for the cancelled request of a neighbour."""
     while True:
@@ -124,7 +114,7 @@ async def open_one(sessions, task):
             assert "was cancelled" in str(death)  # noqa: PT017 - it may raise or not
 
 
-ENDINGS = (cancel_map, leave_stream, raise_in_generator)
+ENDINGS = (cancel_map, leave_stream)
 SOME = (*QUICK, "coroutines", "thread-packed")
 
 
