@@ -195,7 +195,7 @@ async def test_a_process_that_ends_is_always_replaced(place, mode):
     unlimited = {"max_restarts": None} if mode == "restart" else {}
     pool = PLACES[place](fns, on_error=mode, restart_backoff=1e-3, **unlimited)
     async with open_sessions(pool) as sessions:
-        outcomes = await sessions.map(conversation, range(20), on_failure="record")
+        outcomes = await sessions.map(conversation, range(10), on_failure="record")
         killed = [one for one in outcomes if one.task % 5 == 3]
         for one in killed:
             assert isinstance(one.error, WorkerDiedError)
