@@ -9,7 +9,7 @@ from tests.support.helpers import ROOT, run_python
     ("name", "args", "last"),
     [
         ("quickstart", [], "Episode("),
-        ("http_sessions", ["--num-envs", "16", "--seconds", "3"], "reported: "),
+        ("http_sessions", ["--num-envs", "16", "--seconds", "1"], "reported: "),
         ("llm_agents", ["--num-envs", "8", "--tasks", "12"], ""),
     ],
 )

@@ -23,7 +23,7 @@ from tests.support import envs, hostile_files
 from tests.support.helpers import ROOT
 from tests.support.hostile_reader import ENV_FNS, STATISTICS_ENV
 
-PART = 24
+PART = 36
 """A test reads the first files of a corpus, and of the others one of so many."""
 
 

@@ -256,7 +256,7 @@ def test_none_in_a_sequence_of_actions_is_that_envs_action(place):
             assert [info["action"] for info in pool.step(actions)[4]] == actions
 
 
-@pytest.mark.parametrize("place", [*BACKENDS, *slow("shmem-spawn-packed")])
+@pytest.mark.parametrize("place", BACKENDS)
 def test_spaces_spec_and_metadata_are_those_of_the_envs(place):
     where = PLACES[place]
     fns = [functools.partial(gym.make, "CartPole-v1") for _ in range(where.num_envs)]

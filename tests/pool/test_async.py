@@ -45,8 +45,9 @@ def test_rows_come_in_the_order_in_which_envs_finished(make):
             assert [info["action"] for info in batch[4]] == [5 + i for i in ids]
 
 
-def test_the_env_that_finishes_first_comes_first(gates):
-    with gated(gates, wait_num=1) as pool:
+@pytest.mark.parametrize("place", ["shmem-fork", "thread"])
+def test_the_env_that_finishes_first_comes_first(place, gates):
+    with gated(gates, place, wait_num=1) as pool:
         pool.send([BLOCK] * 4)
         for i in (2, 0, 3, 1):
             gates[i].release()
@@ -186,3 +187,22 @@ def test_cancel_drops_what_is_in_flight(place):
             pool.reset()
             pool.send([GO] * 4)
             assert sorted(pool.drain()[0][:, 2].tolist()) == [1] * 4
+
+
+def test_the_order_of_sending_and_returning():
+    with DummyVectorEnv(COUNT_FNS) as pool:
+        pool.reset()
+        pool.send([0, 0], [3, 1])
+        pool.send([0], [2])
+        assert (pool.waiting_id, pool.ready_id) == ([3, 1, 2], [0])
+        with pytest.raises(ValueError, match="env 0: not in flight; send actions first"):
+            pool.step(None, id=[1, 0])
+        pool.step(None, id=[1])
+        assert (pool.waiting_id, pool.ready_id) == ([3, 2], [0, 1])
+        for _ in range(400):  # longer than the log
+            pool.step([0], [0])
+        assert (pool.waiting_id, pool.ready_id) == ([3, 2], [1, 0])
+        pool.send([0, 0], [1, 0])
+        pool.step(None, id=[2, 3])
+        assert (pool.waiting_id, pool.ready_id) == ([1, 0], [2, 3])
+        pool.drain()

@@ -113,7 +113,7 @@ def test_what_cannot_leave_its_process_or_reach_it(place):
         assert pool.step([1, 1])[0].tolist() == [[0, 0, 1], [1, 0, 1]]
 
 
-@pytest.mark.parametrize("place", [*QUICK, *slow("shmem-spawn-packed")])
+@pytest.mark.parametrize("place", QUICK)
 def test_apply_calls_the_function_where_the_env_is(place):
     with PLACES[place]([functools.partial(envs.CountEnv, tag) for tag in range(3)]) as pool:
         found = pool.apply(lambda env, plus, times: (env.tag + plus) * times, 1, times=2)
@@ -323,7 +323,7 @@ def test_an_env_fn_that_returns_no_env_or_another_kind_of_env(place):
             assert caught.value.env_ids == (1,)
 
 
-@pytest.mark.parametrize("context", ["fork", *slow("spawn", "forkserver")])
+@pytest.mark.parametrize("context", ["fork", *slow("spawn")])
 def test_env_fns_are_pickled_only_where_the_start_method_needs_it(context):
     lock, level = threading.Lock(), 3
 

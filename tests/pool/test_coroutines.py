@@ -5,14 +5,12 @@ import concurrent.futures
 import contextlib
 import contextvars
 import functools
-import re
 import subprocess
 import sys
 import threading
 import warnings
 
 import gymnasium as gym
-import numpy as np
 import pytest
 
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, ThreadVectorEnv
@@ -22,7 +20,7 @@ from tests.faults.helpers import expire
 from tests.support import envs
 from tests.support.helpers import wait_until, wait_until_blocked
 from tests.support.places import PLACES, QUICK, paired
-from tests.support.reference import same
+from tests.support.reference import HandStepped, check, check_reset
 
 
 class AsyncRandomEnv(envs.RandomEnv):
@@ -32,30 +30,31 @@ class AsyncRandomEnv(envs.RandomEnv):
 
     async def step(self, action):
         await asyncio.sleep(0)
+        if action == 3:
+            raise LookupError("boom")
         return super().step(action)
 
 
-@pytest.mark.parametrize(("place", "wrapped"), paired(QUICK, [False, True]))
-def test_equal_to_hand_stepped_envs(place, wrapped):
-    def limit(env):
-        return gym.wrappers.TimeLimit(env, 3) if wrapped else env
+@pytest.mark.parametrize(
+    ("place", "mode", "wrapped"), paired(QUICK, ["same_step", "next_step"], [False, True])
+)
+def test_rows_and_errors_are_those_of_hand_stepped_envs(place, mode, wrapped):
+    def make(kind, tag):
+        return gym.wrappers.TimeLimit(kind(tag), 3) if wrapped else kind(tag)
 
-    fns = [lambda i=i: limit(AsyncRandomEnv(i)) for i in range(3)]
-    by_hand = [limit(envs.RandomEnv(i)) for i in range(3)]
-    with PLACES[place](fns) as pool:
-        expected = [env.reset(seed=7 + i)[0] for i, env in enumerate(by_hand)]
-        assert same(pool.reset(seed=7)[0], np.array(expected))
+    hand = HandStepped([functools.partial(make, envs.RandomEnv, i) for i in range(3)], mode)
+    fns = [functools.partial(make, AsyncRandomEnv, i) for i in range(3)]
+    space = hand.envs[0].observation_space
+    with PLACES[place](fns, autoreset_mode=mode) as pool:
+        check_reset(pool.reset(seed=7), hand.reset(seeds=[7, 8, 9]), space)
         for _ in range(20):
-            rows = [env.step(2) for env in by_hand]
-            obs, rewards, terminated, truncated, _ = pool.step([2] * 3)
-            assert same(obs, np.array([row[0] for row in rows]))
-            assert rewards.tolist() == [row[1] for row in rows]
-            assert terminated.tolist() == [row[2] for row in rows]
-            assert truncated.tolist() == [row[3] for row in rows]
-            ended = np.flatnonzero(terminated | truncated)
-            if len(ended):
-                obs, _ = pool.reset(ended)
-                assert same(obs, np.array([by_hand[i].reset()[0] for i in ended]))
+            check(pool.step([2] * 3), hand.step([2] * 3), space)
+        pool.reset()
+        text = r"env 1: step raised LookupError: boom \(test_coroutines.py:\d+\)"
+        with pytest.raises(LookupError, match=text) as caught:
+            pool.step([2, 3, 2])
+        assert isinstance(caught.value, EnvError)
+        assert caught.value.env_ids == (1,)
 
 
 class MeetingEnv(envs.CountEnv):
@@ -116,26 +115,6 @@ def test_all_envs_are_in_flight_at_once_in_one_loop():
         assert pool.apply(add, 5) == [5, 6, 7]
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_an_exception_keeps_type_and_id(place):
-    class Raises(envs.CountEnv):
-        async def step(self, action):
-            await asyncio.sleep(0)
-            if action:
-                raise LookupError("boom")
-            return super().step(action)
-
-    with PLACES[place]([functools.partial(Raises, tag) for tag in range(2)]) as pool:
-        pool.reset()
-        with pytest.raises(LookupError, match="env 1: step raised LookupError: boom") as caught:
-            pool.step([0, 1])
-        assert isinstance(caught.value, EnvError)
-        # A class that Ray has pickled does not know its file.
-        line = r"boom \(test_coroutines.py:\d+\)"
-        assert place == "ray" or re.search(line, str(caught.value))
-        assert caught.value.env_ids == (1,)
-
-
 class HalfAsyncEnv(envs.CountEnv):
     """Action 1 waits without end. The env keeps its thread, because its reset may block."""
 
@@ -166,6 +145,8 @@ BOTH = pytest.mark.parametrize("kind", [HalfAsyncEnv, HangingEnv])
 
 
 def hanging(kind):
+    kind.begun.clear()
+    kind.cancelled.clear()
     return [functools.partial(kind, tag, 100) for tag in range(2)]
 
 
@@ -178,8 +159,6 @@ def alive():
     [("raise", HalfAsyncEnv), ("raise", HangingEnv), ("restart", HangingEnv)],
 )
 def test_a_coroutine_that_hangs_is_reported_with_its_stack_and_cancelled(on_error, kind):
-    HangingEnv.cancelled.clear()
-    HangingEnv.begun.clear()
     with ThreadVectorEnv(hanging(kind), step_timeout=60.0, on_error=on_error) as pool:
         pool.reset()
         assert pool.step([0], [0])[0].tolist() == [[0, 0, 1]]
@@ -223,8 +202,6 @@ class StubbornEnv(envs.CountEnv):
 @BOTH
 def test_close_cancels_a_coroutine_that_hangs(kind):
     """Within the time that a thread has: else there is a warning, which is an error here."""
-    HangingEnv.begun.clear()
-    HangingEnv.cancelled.clear()
     pool = ThreadVectorEnv(hanging(kind))
     pool.reset()
     pool.send([0, 1])
@@ -340,8 +317,6 @@ class BlockingEnv(HangingEnv):
 
 def test_a_timeout_names_the_env_that_blocks_the_event_loop():
     BlockingEnv.gate.clear()
-    with ThreadVectorEnv([functools.partial(BlockingEnv, tag) for tag in range(2)]) as pool:
-        pool.reset()
     pool = ThreadVectorEnv([BlockingEnv, BlockingEnv], step_timeout=60.0)
     pool.reset()
     pool.send([1, 2])
@@ -386,17 +361,6 @@ async def test_a_blocked_event_loop_does_not_block_that_of_the_sessions(monkeypa
             assert outcomes.failed.all()
         BlockingEnv.gate.set()
     assert await asyncio.to_thread(wait_until, lambda: not alive())
-
-
-async def test_timeouts_of_a_moment_abandon_nothing():
-    made = []
-    with ThreadVectorEnv([lambda: made.append(0) or HangingEnv(0, 100)]) as pool:
-        async with pool.sessions() as sessions:
-            for k in range(100):
-                with contextlib.suppress(EnvTimeoutError):
-                    async with sessions.open() as env:
-                        await env.step(1, timeout=k % 4 / 1000 or 1e-9)
-        assert len(made) == 1
 
 
 def test_a_coroutine_that_steps_a_pool_of_coroutines_is_no_hang():
@@ -462,11 +426,12 @@ with ThreadVectorEnv([Env] * 8) as pool:
     pool.send([0, 1] * 4)
     pool.cancel()
     pool.reset()
+    assert not pool.restarts.any()
     pool.send([1] * 8)
 """
 
 
-def test_python_in_development_mode_has_no_warning():
+def test_timeouts_of_a_moment_abandon_nothing_and_development_mode_has_no_warning():
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")

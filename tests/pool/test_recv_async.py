@@ -13,11 +13,11 @@ from envpool_py import (
     EnvTimeoutError,
     VectorEnvWrapper,
 )
-from envpool_py.worker import supervisor
 from envpool_py.worker.poller import Poller
 from tests.backends.test_worker_contract import PromptThreadWorker
 from tests.faults.helpers import await_hang, expire
 from tests.pool.test_async import gated, rows_of
+from tests.sessions.helpers import count_fns, turns
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.places import PLACES, QUICK, paired
@@ -26,19 +26,14 @@ GO = 0
 CONCURRENT = ("thread", "shmem-fork", "shmem-fork-packed")
 
 
-def count_fns(num_envs=3, length=1000):
-    return [functools.partial(envs.CountEnv, tag, length) for tag in range(num_envs)]
+#: Custom workers have no supervisor, and no descriptor to wait for.
+CUSTOM = functools.partial(BaseVectorEnv, worker_fn=PromptThreadWorker)
 
 
-async def ticks(count=3):
-    for _ in range(count):
-        await asyncio.sleep(1e-3)
-
-
-@pytest.mark.parametrize(("place", "wait_num"), paired(QUICK, [None, 1, 2]))
+@pytest.mark.parametrize(("place", "wait_num"), paired([*QUICK, "custom"], [None, 1, 2]))
 async def test_every_backend_returns_each_row_once(place, wait_num):
-    steps = [0] * 3
-    with PLACES[place](count_fns(), wait_num=wait_num) as pool:
+    steps, make = [0] * 3, CUSTOM if place == "custom" else PLACES[place]
+    with make(count_fns(), wait_num=wait_num) as pool:
         pool.send_reset()
         for _ in range(20):
             batch = await pool.recv_async()
@@ -54,27 +49,6 @@ async def test_every_backend_returns_each_row_once(place, wait_num):
         pool.cancel()
 
 
-async def test_custom_workers():
-    with BaseVectorEnv(count_fns(), PromptThreadWorker, wait_num=2) as pool:
-        pool.reset()
-        pool.send([GO] * 3)
-        rows = []
-        while len(rows) < 3:
-            rows += rows_of(await pool.recv_async())
-        assert sorted(rows) == [[i, 0, 1] for i in range(3)]
-
-
-@pytest.mark.parametrize("place", CONCURRENT)
-async def test_other_coroutines_run_while_envs_step(place, gates):
-    with gated(gates[:2], place) as pool:
-        pool.send([BLOCK, GO])
-        task = asyncio.create_task(pool.recv_async())
-        with gates[0].held():
-            await ticks()
-            assert not task.done()
-        assert rows_of(await task) == [[0, 0, 1], [1, 0, 1]]
-
-
 async def test_other_coroutines_run_between_the_envs_of_this_process():
     with DummyVectorEnv(count_fns(8)) as pool:
         pool.reset()
@@ -87,17 +61,17 @@ async def test_other_coroutines_run_between_the_envs_of_this_process():
         assert set(range(8)) <= set(seen)
         # A batch that is there does not keep the loop for itself.
         pool.send([GO] * 8)
-        others = asyncio.create_task(ticks(1))
+        others = asyncio.create_task(turns(1))
         await pool.recv_async()
         await others
 
 
 @pytest.mark.parametrize("place", CONCURRENT)
-async def test_a_cancelled_wait_loses_nothing(place, gates):
+async def test_other_coroutines_run_and_a_cancelled_wait_loses_nothing(place, gates):
     with gated(gates[:2], place) as pool:
         pool.send([BLOCK, GO])
         with gates[0].held():
-            with pytest.raises(asyncio.TimeoutError):
+            with pytest.raises(asyncio.TimeoutError):  # a timer of the event loop has ended it
                 await asyncio.wait_for(pool.recv_async(), 0.05)
             assert pool.waiting_id == [0, 1]
         assert rows_of(await asyncio.wait_for(pool.recv_async(), 60)) == [[0, 0, 1], [1, 0, 1]]
@@ -110,7 +84,7 @@ async def test_a_pool_closed_meanwhile_ends_the_wait(place, by_thread):
     pool = PLACES[place](count_fns(2))
     pool.reset()
     task = asyncio.create_task(pool.recv_async())  # nothing is in flight
-    await ticks()
+    await turns()
     if by_thread:
         await asyncio.to_thread(pool.close)
     else:
@@ -119,20 +93,6 @@ async def test_a_pool_closed_meanwhile_ends_the_wait(place, by_thread):
         await task
     with pytest.raises(ClosedEnvironmentError):
         await pool.recv_async()
-
-
-async def test_a_pool_closed_while_an_env_steps(gates, monkeypatch):
-    monkeypatch.setattr(supervisor, "GRACE", 0.1)
-
-    with gated(gates[:2]) as pool:
-        pool.send([BLOCK, GO])
-        task = asyncio.create_task(pool.recv_async())
-        with gates[0].held():
-            await ticks()
-            with pytest.warns(RuntimeWarning, match="env 0: could not be closed"):
-                pool.close()
-        with pytest.raises(ClosedEnvironmentError):
-            await task
 
 
 RAISING = [functools.partial(envs.RaisingEnv, tag, 1000) for tag in range(3)]
@@ -162,7 +122,7 @@ async def test_a_restart_blocks_no_coroutine(action, monkeypatch):
             pool.send([GO, action, GO])
             task = asyncio.create_task(pool.recv_async())
             while waits and 1 not in pool.engine.recovery.failed:
-                await ticks()
+                await turns()
             if waits:
                 task.cancel()
                 pool.engine.recovery.failed[1].due = 0.0
@@ -207,7 +167,7 @@ async def test_requests_may_be_sent_while_a_batch_is_awaited(place):
     with PLACES[place](count_fns(2), wait_num=1) as pool:
         pool.reset()
         task = asyncio.create_task(pool.recv_async())  # waits for something to be sent
-        await ticks()
+        await turns()
         assert not task.done()
         with pytest.raises(AlreadyPendingCallError, match="another coroutine or session already"):
             await pool.recv_async()
@@ -225,16 +185,12 @@ async def test_wrappers_change_the_rows():
         wrapper = Negative(Negative(Negative(pool)))
         wrapper.reset()
         wrapper.send([GO] * 3)
-        assert (await wrapper.recv_async())[0].tolist() == [
-            [0, 0, -1],
-            [-1, 0, -1],
-            [-2, 0, -1],
-        ]
+        obs = (await wrapper.recv_async())[0]
+        assert obs.tolist() == [[0, 0, -1], [-1, 0, -1], [-2, 0, -1]]
 
 
 async def test_without_a_descriptor_it_looks_now_and_then(monkeypatch):
     monkeypatch.setattr(Poller, "duplicate", lambda _: -1)
-
     with PLACES["shmem-fork"](count_fns()) as pool:
         pool.send_reset()
         assert rows_of(await pool.recv_async()) == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]

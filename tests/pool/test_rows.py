@@ -8,6 +8,7 @@ import collections
 import functools
 import pickle
 import threading
+import types
 from contextlib import nullcontext
 
 import gymnasium as gym
@@ -192,43 +193,36 @@ def test_one_element_is_a_scalar_unless_a_space_declares_its_shape(place, case):
         assert pool.step([], [])[1].shape == (0, *row)
 
 
-class Tensor:
-    """Has what the tensors of torch and the arrays of JAX have."""
-
-    def __init__(self, value):
-        self.value = value
-
-    def item(self):
-        return self.value
+def tensor(value):
+    """Return an object that has what the tensors of torch and the arrays of JAX have."""
+    return types.SimpleNamespace(item=lambda: value)
 
 
 FLAGS = {
-    True: [[True], (1,), np.array([[True]]), np.uint8(1), Tensor(True), Tensor(1)],
-    False: [[0], np.array([0]), np.False_, Tensor(False), None],
+    True: [[True], (1,), np.array([[True]]), np.uint8(1), tensor(True), tensor(1)],
+    False: [[0], np.array([0]), np.False_, tensor(False), None],
 }
 
 
-class FlaggedEnv(envs.CountEnv):
-    """Returns flags that are chosen beforehand, by their place in ``values``."""
+def flagged(values):
+    """Return an env_fn whose env has flags of these values, by their place in ``env.flags``."""
 
-    def __init__(self, values):
-        super().__init__(0, 99)
-        self.values, self.flags = values, {}
+    def step(env, _, row):
+        chosen = [env.flags.get(name) for name in ("terminated", "truncated")]
+        return *row[:2], *(k is not None and values[k][0] for k in chosen), row[4]
 
-    def step(self, action):
-        row = super().step(action)
-        found = (
-            self.values[self.flags[n]][0] if n in self.flags else False
-            for n in ("terminated", "truncated")
-        )
-        return *row[:2], *found, row[4]
+    def make():
+        env = envs.ChangedEnv(length=99, step=step)
+        env.flags = {}
+        return env
+
+    return make
 
 
 @pytest.mark.parametrize(("place", "mode"), paired(QUICK, [None, "same_step", "next_step"]))
 def test_flags_of_one_element_and_none(place, mode):
     values = [(value, flag) for flag, some in FLAGS.items() for value in some]
-    env_fn = functools.partial(FlaggedEnv, values)
-    with PLACES[place]([env_fn] * 2, autoreset_mode=mode) as pool:
+    with PLACES[place]([flagged(values)] * 2, autoreset_mode=mode) as pool:
         for name in ("terminated", "truncated"):
             for k, (value, flag) in enumerate(values):
                 pool.reset()

@@ -1,6 +1,6 @@
 """What a pool says of rows and of steps after the end: once, of all envs, with the caller's line.
 
-`tests/unit/test_validation.py` has what `validate` finds wrong with a row.
+`tests/unit/test_spaces.py` has what `validate` finds wrong with a row.
 """
 
 import functools
@@ -60,29 +60,24 @@ def test_envs_that_are_reset_are_not_warned_of(place, mode):
                 pool.reset(terminated | truncated)
 
 
-class Digits(envs.CountEnv):
-    """Returns float64, from its first step on with more digits than its space holds."""
-
-    def __init__(self, tag):
-        super().__init__(tag)
-        self.observation_space = spaces.Dict({"x": spaces.Box(0, 9, (2,), np.float32)})
-
-    def reset(self, **kwargs):
-        return {"x": super().reset(**kwargs)[0][:2] / 2}, {}
-
-    def step(self, action):
-        return {"x": super().step(action)[0][:2] / 3 + 0.1}, 0.0, False, False, {}
+#: Makes an env that observes float64, from its first step on more digits than its space holds.
+DIGITS = functools.partial(
+    envs.ChangedEnv,
+    step=lambda _env, _action, row: ({"x": row[0][:2] / 3 + 0.1}, *row[1:4], {}),
+    reset=lambda _, row: ({"x": row[0][:2] / 2}, {}),
+    space=spaces.Dict({"x": spaces.Box(0, 9, (2,), np.float32)}),
+)
 
 
 @pytest.mark.parametrize(("place", "validate"), paired(BACKENDS, ["first", "always"]))
 def test_a_cast_that_loses_digits_is_warned_of_once(place, validate):
-    with PLACES[place]([functools.partial(Digits, 1)] * 2, validate=validate) as pool:
+    with PLACES[place]([DIGITS] * 2, validate=validate) as pool:
         pool.reset()
         text = "envs 0 to 1: obs.* has dtype float64, but observation_space has float32: digits are"
         with pytest.warns(UserWarning, match=text):
             pool.step([0] * 2)
         pool.step([0] * 2)
-    with PLACES[place]([functools.partial(Digits, 1)], validate="off") as pool:
+    with PLACES[place]([DIGITS], validate="off") as pool:
         pool.reset()
         pool.step([0])
 

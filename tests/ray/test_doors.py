@@ -38,6 +38,7 @@ def test_each_option_works_or_is_refused(door, tmp_path):
         ({"num_processes": 9}, 3),
         ({"num_processes": None}, 3),
         ({"envs_per_actor": 2}, 2),
+        ({"num_cpus": 1.5}, 2),  # as many as there is room for
         ({}, 3),
     ],
 )
@@ -49,7 +50,7 @@ def test_each_option_works_or_is_refused(door, tmp_path):
     ],
 )
 def test_the_number_of_actors(options, count, door):
-    with door(num_cpus=0.01, **options) as pool:
+    with door(**{"num_cpus": 0.01, **options}) as pool:
         assert f"num_actors={count}" in repr(pool)
         sizes = {len(host.ids) for host in pool.engine.hosts.all}
         assert sizes <= {3 // count, -(-3 // count)}
@@ -60,11 +61,13 @@ def test_the_number_of_actors(options, count, door):
     [
         ({"num_processes": 2, "envs_per_actor": 3}, TypeError, "are the same option"),
         ({"num_processes": 0}, ValueError, "num_processes must be 1 or more, got 0"),
-        ({"num_processes": -1}, ValueError, "num_processes must be 1 or more, got -1"),
-        ({"envs_per_actor": 0}, ValueError, "envs_per_actor must be 1 or more"),
+        ({"envs_per_actor": 0}, ValueError, "envs_per_actor must be 1 or more, or 'auto'"),
+        ({"envs_per_actor": "many"}, ValueError, "envs_per_actor must be 1 or more, or 'auto'"),
+        ({"num_cpu": 2}, TypeError, r"does not take num_cpu; did you mean num_cpus\?"),
+        ({"num_cpus": 5}, UserWarning, r"room for 0 of \d actors now, .*; pass a smaller num_pr"),
     ],
 )
 @pytest.mark.parametrize("door", ["RayVectorEnv", "make"])
-def test_wrong_numbers_of_actors(options, error, text, door):
+def test_wrong_options(options, error, text, door):
     with pytest.raises(error, match=text):
         DOORS[door].make(**options)

@@ -33,7 +33,7 @@ from tests.sessions.helpers import (
 from tests.support import envs, every_line
 from tests.support.envs import BLOCK
 from tests.support.helpers import Helper, wait_until
-from tests.support.places import LOCAL, PLACES, QUICK, paired, slow
+from tests.support.places import LOCAL, PLACES, QUICK, paired, slow, soak
 
 CONCURRENT = ("thread", "subproc-fork")
 NOTHING = contextlib.nullcontext()
@@ -69,14 +69,25 @@ def blocks(path, num_envs):
     return len(list(path.glob("blocks*"))) == num_envs
 
 
-@pytest.mark.parametrize(("place", "mode"), paired(CONCURRENT, MODES))
-async def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
-    with blocking(place, tmp_path, on_error=mode) as pool:
+@pytest.mark.parametrize(
+    ("place", "mode", "by"),
+    [
+        *paired(CONCURRENT, MODES, ["timeout"]),
+        ("subproc-fork", "raise", "step_timeout"),
+    ],
+)
+async def test_a_timeout_replaces_what_blocks(place, mode, by, tmp_path):
+    of_pool, of_step = ({}, {by: 60}) if by == "timeout" else ({by: 60.0}, {})
+    with blocking(place, tmp_path, on_error=mode, **of_pool) as pool:
         async with pool.sessions() as sessions:
             async with sessions.open() as env, sessions.open() as other:
-                text = r"env 0: did not end its step within timeout=60 seconds \(test_cancels.py:"
-                step = asyncio.create_task(env.step(BLOCK, timeout=60))
-                await time_passes(lambda: blocks(tmp_path, 1))
+                text = rf"env 0: did not end its \w+ within {by}=60\S* seconds \(test_cancels.py:"
+                step = asyncio.create_task(env.step(BLOCK, **of_step))
+                if by == "timeout":
+                    await time_passes(lambda: blocks(tmp_path, 1))
+                else:
+                    await until(lambda: blocks(tmp_path, 1))
+                    expire(pool)
                 with pytest.raises(EnvTimeoutError, match=text):
                     await step
                 assert (await other.step(GO, timeout=60))[0].tolist()[2] == 1
@@ -89,8 +100,7 @@ async def test_a_timeout_replaces_what_blocks(place, mode, tmp_path):
 async def test_a_reset_may_time_out(tmp_path):
     async with open_sessions(blocking("thread", tmp_path, 1)) as sessions:
         with pytest.raises(EnvTimeoutError, match="env 0: did not end its reset within"):
-            async with sessions.open(options={"block": True}, timeout=0.05):
-                raise AssertionError
+            await sessions.open(options={"block": True}, timeout=0.05)
         async with sessions.open() as env:
             assert env.info["options"] is None
 
@@ -129,21 +139,7 @@ async def test_a_timeout_of_an_env_that_has_not_begun(place, tmp_path):
         await asyncio.wait([hangs])
 
 
-async def test_the_step_timeout_of_the_pool(tmp_path):
-    pool = blocking("subproc-fork", tmp_path, 1, step_timeout=60.0)
-    async with open_sessions(pool) as sessions:
-        async with sessions.open() as env:
-            step = asyncio.create_task(env.step(BLOCK))
-            await until(lambda: blocks(tmp_path, 1))
-            expire(pool)
-            with pytest.raises(EnvTimeoutError, match="step_timeout=60"):
-                await step
-        async with sessions.open() as env:
-            await env.step(GO)
-
-
-@pytest.mark.parametrize("door", ["sessions", "recv_async"])
-async def test_the_loop_turns_while_many_processes_are_restarted(door, tmp_path, monkeypatch):
+async def test_the_loop_turns_while_many_processes_are_restarted(tmp_path, monkeypatch):
     turn, restarted = 0, []
 
     def restart_slowly(*args):
@@ -161,22 +157,14 @@ async def test_the_loop_turns_while_many_processes_are_restarted(door, tmp_path,
     num_envs = 16
     options = {"on_error": "restart", "restart_backoff": 1e-9}
     with blocking("shmem-fork", tmp_path, num_envs, **options) as pool:
-        pool.reset()
-        async with contextlib.AsyncExitStack() as stack:
-            if door == "sessions":
-                sessions = await stack.enter_async_context(pool.sessions())
-                opened = [await sessions.open() for _ in range(num_envs)]
-                results = asyncio.gather(
-                    *(each.step(BLOCK) for each in opened), return_exceptions=True
-                )
-            else:
-                pool.send([BLOCK] * num_envs)
-                results = asyncio.ensure_future(pool.recv_async())
+        async with pool.sessions() as sessions:
+            opened = [await sessions.open() for _ in range(num_envs)]
+            steps = [asyncio.create_task(each.step(BLOCK)) for each in opened]
             await until(lambda: blocks(tmp_path, num_envs))
             for i in range(num_envs):
                 kill(pool, i)
             count()
-            await results
+            await asyncio.gather(*steps, return_exceptions=True)
             await until(lambda: len(restarted) == num_envs)
     assert max(map(restarted.count, restarted)) <= num_envs // 2
 
@@ -185,8 +173,7 @@ async def test_the_loop_turns_while_many_processes_are_restarted(door, tmp_path,
 async def test_envs_of_this_thread_have_no_timeouts(place):
     async with open_sessions(PLACES[place](count_fns())) as sessions:
         with pytest.raises(ValueError, match="cannot stop them; use ThreadVectorEnv"):
-            async with sessions.open(timeout=3):
-                pass
+            await sessions.open(timeout=3)
         async with sessions.open() as env:
             with pytest.raises(ValueError, match="timeout"):
                 await env.step(GO, timeout=3)
@@ -223,9 +210,9 @@ async def test_a_timeout_while_the_process_of_the_env_is_replaced(tmp_path):
 class PatientEnv(envs.CountEnv):
     """A coroutine: action 1 waits without end, 2 also when it is cancelled, until `may_end`."""
 
-    def __init__(self, tag, length=1000):
-        super().__init__(tag, length)
-        self.threads, self.waiting, self.may_end = set(), threading.Event(), threading.Event()
+    def __init__(self, tag):
+        super().__init__(tag, 1000)
+        self.waiting, self.may_end = threading.Event(), threading.Event()
 
     async def reset(self, **kwargs):
         return super().reset(**kwargs)
@@ -242,62 +229,51 @@ class PatientEnv(envs.CountEnv):
         return super().step(action)
 
 
-def patient(num_envs):
-    made = [PatientEnv(tag) for tag in range(num_envs)]
-    return made, ThreadVectorEnv([lambda env=env: env for env in made])
-
-
-async def test_a_coroutine_that_times_out_keeps_its_env():
-    before = threading.active_count()
-    made, pool = patient(1)
-    with pool:
-        async with pool.sessions() as sessions:
-            text = r"timeout=60 seconds \(test_cancels.py:\d+\); its coroutine was cancelled"
-            async with sessions.open() as env:
-                step = asyncio.create_task(env.step(1, timeout=60))
-                await time_passes(made[0].waiting.is_set)
-                with pytest.raises(EnvTimeoutError, match=text):
-                    await step
-            async with sessions.open() as env:
-                assert (await env.step(GO, timeout=60))[0].tolist() == [0, 1, 1]
-        assert pool.restarts.tolist() == [0]
-        assert made[0].resets == 2
-        assert wait_until(lambda: threading.active_count() == before + 1)  # the event loop
-
-
-@pytest.mark.parametrize("late", [False, True])
-async def test_an_env_is_free_only_when_its_request_has_ended(late):
-    made, pool = patient(1)
-    with pool:
-        async with pool.sessions() as sessions:
-            async with sessions.open() as env:
-                task = asyncio.create_task(env.step(2, timeout=60))
-                await until(made[0].waiting.is_set)
-                if late:
-                    await time_passes(lambda: True)
-                else:
-                    task.cancel()
-                with pytest.raises(EnvTimeoutError if late else asyncio.CancelledError):
-                    await task
-            waiter = asyncio.create_task(sessions.open().__aenter__())
-            await turns(20)
-            assert not waiter.done()
-            made[0].may_end.set()
-            env = await waiter
-            assert env.obs.tolist()[2] == 0
-        assert pool.restarts.tolist() == [0]
-
-
-async def test_a_coroutine_that_is_cancelled_and_goes_on_loses_its_thread(monkeypatch):
-    monkeypatch.setattr(supervisor, "GRACE", 0.1)
-
+def patient():
+    """Return a pool of one PatientEnv, and the list of those that it makes."""
     made = []
 
     def make():
         made.append(PatientEnv(0))
         return made[-1]
 
-    with ThreadVectorEnv([make]) as pool:
+    return made, ThreadVectorEnv([make])
+
+
+@pytest.mark.parametrize(("action", "late"), [(1, True), (2, True), (2, False)])
+async def test_an_env_is_kept_and_is_free_only_when_its_request_has_ended(action, late):
+    before = threading.active_count()
+    made, pool = patient()
+    with pool:
+        async with pool.sessions() as sessions:
+            async with sessions.open() as env:
+                task = asyncio.create_task(env.step(action, timeout=60))
+                await until(made[0].waiting.is_set)
+                if late:
+                    await time_passes(lambda: True)
+                    error = EnvTimeoutError
+                    text = r"timeout=60 seconds \(test_cancels.py:\d+\); its coroutine was cancel"
+                else:
+                    task.cancel()
+                    error, text = asyncio.CancelledError, None
+                with pytest.raises(error, match=text):
+                    await task
+            waiter = asyncio.create_task(sessions.open().__aenter__())
+            if action == 2:
+                await turns(20)
+                assert not waiter.done()
+                made[0].may_end.set()
+            env = await waiter
+            assert (await env.step(GO, timeout=60))[0].tolist() == [0, 1, 1]
+        assert pool.restarts.tolist() == [0]
+        assert made[0].resets == 2
+        assert wait_until(lambda: threading.active_count() == before + 1)  # the event loop
+
+
+async def test_a_coroutine_that_is_cancelled_and_goes_on_loses_its_thread(monkeypatch):
+    monkeypatch.setattr(supervisor, "GRACE", 0.1)
+    made, pool = patient()
+    with pool:
         async with pool.sessions() as sessions:
             async with sessions.open() as env:
                 task = asyncio.create_task(env.step(2))
@@ -399,8 +375,7 @@ async def test_at_the_end_all_that_wait_get_an_error(place, mode, tmp_path):
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(result, ClosedEnvironmentError)
         with pytest.raises(ClosedEnvironmentError):
-            async with sessions.open():
-                pass
+            await sessions.open()
         fine(pool)
 
 
@@ -456,10 +431,11 @@ def test_an_interrupt_ends_all(place, tmp_path):
     [
         ("thread", "step", 1),
         ("subproc-fork", "close", 31),
-        *slow(("thread", "close", 3), ("thread", "end", 1), ("thread", "timeout", 2)),
+        *slow(("thread", "close", 3), ("thread", "end", 2), ("thread", "timeout", 7)),
         *slow(
-            ("subproc-fork", "step", 1), ("subproc-fork", "close", 5), ("subproc-fork", "end", 2)
+            ("subproc-fork", "step", 3), ("subproc-fork", "close", 11), ("subproc-fork", "end", 5)
         ),
+        *soak(*((place, part, 1) for place in CONCURRENT for part in ("close", "end", "timeout"))),
     ],
 )
 def test_a_signal_at_any_line_ends_all(place, part, every, tmp_path):
@@ -500,9 +476,9 @@ def test_a_signal_at_any_line_ends_all(place, part, every, tmp_path):
             assert wait_until(lambda: threading.active_count() == num_threads)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("every", [*slow(3), *soak(1)])
 @pytest.mark.filterwarnings("ignore:.*(was taken|never awaited)")  # where it was interrupted
-def test_after_an_error_of_a_handler_nobody_waits_indefinitely(tmp_path):
+def test_after_an_error_of_a_handler_nobody_waits_indefinitely(every, tmp_path):
     """The event loop logs what a callback raises, and goes on: no timer, result or env is lost."""
 
     async def run(target):
@@ -524,12 +500,12 @@ def test_after_an_error_of_a_handler_nobody_waits_indefinitely(tmp_path):
 
     scene = types.SimpleNamespace(look=lambda: None)
     with blocking("thread", tmp_path) as pool:
-        for target in asyncio.run(run(None)):
-            if os.sep + "sessions" + os.sep in target[0]:
-                gc.collect()  # not in the lines that are walked
-                with contextlib.suppress(RuntimeError):
-                    asyncio.run(run(target))
-                fine(pool)
+        places = asyncio.run(run(None))
+        for target in [each for each in places if f"{os.sep}sessions{os.sep}" in each[0]][::every]:
+            gc.collect()  # not in the lines that are walked
+            with contextlib.suppress(RuntimeError):
+                asyncio.run(run(target))
+            fine(pool)
 
 
 def test_results_are_noticed_although_one_notice_was_lost(monkeypatch):

@@ -1,21 +1,34 @@
-"""Outcomes as they end, and whatever ends them; the wait for an env; sessions without a block."""
+"""Outcomes as they end, and whatever ends them; sessions without a block; what is refused."""
 
 import asyncio
 import contextlib
+import functools
 import gc
 import itertools
 import sys
 import threading
 
 import pytest
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
-from tests.sessions.helpers import GO, count_fns, open_sessions, play, time_passes, turns, until
+from envpool_py import DummyVectorEnv
+from tests.sessions.helpers import (
+    GO,
+    count_fns,
+    fine,
+    open_sessions,
+    play,
+    time_passes,
+    turns,
+    until,
+)
+from tests.support import envs
+from tests.support.envs import BLOCK
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
 
 
-def numbers(end=4):
-    yield from range(end)
+def numbers():
+    yield from range(3)
     raise OSError("of the tasks")
 
 
@@ -71,17 +84,6 @@ async def test_a_loop_that_is_left_cancels_the_conversations():
         assert (await play(sessions))[2] == 4
 
 
-async def test_the_last_outcomes_come_before_what_the_tasks_raise():
-    async with open_sessions(PLACES["thread"](count_fns(2))) as sessions:
-        gate = Gate(sessions)
-        for door in gate.doors:
-            door.set()
-        outcomes = sessions.stream(gate, numbers())
-        assert {(await anext(outcomes)).task for _ in range(4)} == {0, 1, 2, 3}
-        with pytest.raises(OSError, match="of the tasks"):
-            await anext(outcomes)
-
-
 async def cancel(sessions, gate):
     mapping = asyncio.ensure_future(sessions.map(gate, range(4)))
     await until(lambda: len(gate.ended) == 3)
@@ -104,8 +106,7 @@ async def wait_for(sessions, gate):
 
 
 async def break_generator(sessions, gate):
-    gate.doors[3].set()
-    await sessions.map(gate, numbers(3), on_failure="record")
+    await sessions.map(gate, numbers(), on_failure="record")
 
 
 ENDINGS = {
@@ -242,9 +243,12 @@ async def test_what_open_and_map_refuse():
             ({"wait": "1"}, TypeError, "wait must be seconds"),
             ({"env_ids": 2}, IndexError, "env id 2 is out of range: this pool has envs 0 to 1"),
             ({"env_ids": []}, ValueError, "env_ids is empty"),
+            ({"seed": -1}, ValueError, "seed"),
+            ({"seed": "x"}, TypeError, "seed"),
+            ({"options": 3}, TypeError, "options"),
         ):
             with pytest.raises(kind, match=text):
-                sessions.open(**options)
+                await sessions.open(**options)
         with pytest.raises(AttributeError, match="'obs'; open it by `async with`, or await"):
             sessions.open().obs  # noqa: B018
         async with sessions.open() as session:
@@ -263,3 +267,141 @@ async def test_a_session_that_is_never_closed():
             gc.collect()
         assert (await play(sessions))[2] == 4
     assert not any("envpool_py" in each.name for each in threading.enumerate())
+
+
+# ------------------------------------------------------------------------- what is refused
+
+
+async def assert_all_free(sessions):
+    """Assert that each of the three envs can have a session."""
+    async with sessions.open() as one, sessions.open() as two, sessions.open() as three:
+        assert len({one.env_id, two.env_id, three.env_id}) == 3
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+async def test_other_calls_of_the_pool_are_refused(place):
+    pool = PLACES[place](count_fns())
+    other = pool.sessions()
+    async with open_sessions(pool) as sessions, sessions.open() as env:
+        calls = (
+            pool.reset,
+            lambda: pool.step([GO] * 3),
+            lambda: pool.send([GO], [2]),
+            pool.recv,
+            lambda: pool.call("pid"),
+            pool.cancel,
+            pool.restart,
+            pool.sessions,
+        )
+        for call in calls:
+            with pytest.raises(AlreadyPendingCallError, match="its sessions are open"):
+                call()
+        with pytest.raises(AlreadyPendingCallError, match="others of this pool are open"):
+            await other.__aenter__()
+        with pytest.raises(AlreadyPendingCallError, match="another coroutine or session already"):
+            await pool.recv_async()
+        assert (await env.step(GO))[0].tolist()[2] == 1
+
+
+async def test_envs_in_flight_are_refused(gates):
+    fns = [functools.partial(envs.GateEnv, i, gates[i], 1000) for i in range(2)]
+    with PLACES["thread"](fns, wait_num=1) as pool:
+        pool.reset()
+        pool.send([BLOCK], [0])
+        with pytest.raises(AlreadyPendingCallError, match=r"envs \[0\] are in flight"):
+            await pool.sessions().__aenter__()
+        gates[0].release()
+        assert pool.recv()[0].tolist() == [[0, 0, 1]]
+        async with pool.sessions():
+            pass
+        assert pool.is_async
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_an_autoreset_mode_is_refused(mode):
+    text = "make the pool with autoreset_mode=None"
+    with (
+        DummyVectorEnv(count_fns(), autoreset_mode=mode) as pool,
+        pytest.raises(ValueError, match=text),
+    ):
+        pool.sessions()
+
+
+async def test_another_event_loop_is_refused():
+    async with open_sessions(PLACES["thread"](count_fns())) as sessions, sessions.open() as env:
+
+        async def elsewhere():
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await env.step(GO)
+            with pytest.raises(RuntimeError, match="another event loop"):
+                await sessions.open()
+            for collect in (sessions.map, lambda *args: anext(sessions.stream(*args))):
+                with pytest.raises(RuntimeError, match="another event loop"):
+                    await collect(play, [sessions])
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        await env.step(GO)
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_sessions_that_nobody_ends_end_with_their_loop(place):
+    async def begin(pool):
+        session = await (await pool.sessions().__aenter__()).open()
+        await session.step(GO)
+        return session
+
+    with PLACES[place](count_fns(2)) as pool:
+        session = asyncio.run(begin(pool))
+        with pytest.raises(ClosedEnvironmentError, match="the event loop of the sessions has"):
+            asyncio.run(session.step(GO))
+        fine(pool)
+        asyncio.run(begin(pool))
+        fine(pool)
+
+
+async def test_a_second_async_with_is_refused():
+    with PLACES["thread"](count_fns()) as pool:
+        sessions = pool.sessions()
+        async with sessions:
+            with pytest.raises(RuntimeError, match="call pool.sessions"):
+                await sessions.__aenter__()
+            session = sessions.open()
+            async with session:
+                with pytest.raises(RuntimeError, match="open another session"):
+                    await session
+                await session.step(GO)
+            with pytest.raises(RuntimeError, match="open another session"):
+                await session
+            await assert_all_free(sessions)
+        with pytest.raises(RuntimeError, match="call pool.sessions"):
+            await sessions.__aenter__()
+        assert pool.reset()[0].shape[0] == 3
+
+
+async def test_what_a_session_refuses():
+    with PLACES["thread"](count_fns()) as pool:
+        closed = pool.sessions()
+        with pytest.raises(RuntimeError, match="async with"):
+            await closed.open()
+        with pytest.raises(RuntimeError, match="async with"):
+            await closed.map(play, [closed])
+        async with pool.sessions() as sessions:
+            session = sessions.open()
+            with pytest.raises(ResetNeeded, match="async with"):
+                await session.step(GO)
+            async with session as env:
+                with pytest.raises(TypeError, match="timeout"):
+                    await env.step(GO, timeout="3")
+                first = asyncio.create_task(env.step(GO))
+                await asyncio.sleep(0)
+                with pytest.raises(ResetNeeded, match=f"env {env.env_id} is in a step; await"):
+                    await env.step(GO)
+                await first
+                for _ in range(3):
+                    await env.step(GO)
+                assert env.done
+                with pytest.raises(ResetNeeded, match="its episode is over"):
+                    await env.step(GO)
+            with pytest.raises(ResetNeeded, match="block has ended"):
+                await env.step(GO)
+            await assert_all_free(sessions)

@@ -10,7 +10,7 @@ import weakref
 import gymnasium as gym
 import pytest
 
-from envpool_py import EnvError, ShmemVectorEnv, ThreadVectorEnv
+from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv
 from tests.sessions.helpers import outcomes_of
 from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, QUICK, paired
@@ -106,7 +106,7 @@ def test_a_dead_env_takes_few_tasks(place, budget):
         assert not outcomes_of(pool, retried, range(200)).failed.any()
 
 
-def test_an_env_that_cannot_be_recreated_takes_few_tasks(tmp_path):
+def test_an_env_that_cannot_be_recreated_is_no_hang_and_takes_few_tasks(tmp_path):
     def make(k):
         (tmp_path / f"{k}").touch(exist_ok=k > 0)
         return DyingEnv()
@@ -117,13 +117,20 @@ def test_an_env_that_cannot_be_recreated_takes_few_tasks(tmp_path):
                 os._exit(7)
             return super().step(action)
 
-    async def conversation(sessions, _):
-        async with sessions.open() as env:
-            await env.step(int(env.env_id == 0))
+    async def conversation(sessions, _, env_ids=None, action=1):
+        async with sessions.open(env_ids=env_ids) as env:
+            await env.step(action if env.env_id == 0 else 0)
             await asyncio.sleep(5e-3)
 
+    of_env_0 = functools.partial(conversation, env_ids=0, action=0)
     with PLACES["subproc-fork"]([functools.partial(make, k) for k in range(4)]) as pool:
-        assert 2 <= outcomes_of(pool, conversation, range(200)).failed.sum() <= 50
+        outcomes = outcomes_of(pool, conversation, range(200))
+        assert 2 <= outcomes.failed.sum() <= 50
+        death, *others = [text for text in outcomes.errors if text is not None]
+        assert "exited with code 7" in death
+        assert all("env 0: env_fn raised FileExistsError" in text for text in others)
+        (tmp_path / "0").unlink()
+        assert not outcomes_of(pool, of_env_0, range(2)).failed.any()
 
 
 @pytest.mark.parametrize(("count", "worked"), [(1, True), (4, True), (4, False)])
@@ -149,6 +156,18 @@ class SlowAgain(TaskEnv):
         if action:
             raise ConnectionError("refused")
         return super().step(action)
+
+
+async def test_a_timeout_while_the_process_of_the_env_is_replaced(tmp_path):
+    fns = [functools.partial(SlowAgain, 0, tmp_path)]
+    with PLACES["subproc-fork"](fns, recycle=1, fresh_process=True) as pool:
+        async with pool.sessions() as sessions:
+            await play(sessions)
+            text = "env 0: did not end its reset within timeout=0.3 seconds"
+            with pytest.raises(EnvTimeoutError, match=text):  # it is recycled in a new process
+                await sessions.open(timeout=0.3)
+            (tmp_path / "go on").touch()
+            await play(sessions)
 
 
 @pytest.mark.slow

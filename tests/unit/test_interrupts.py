@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import faulthandler
 import functools
 import gc
 import os
@@ -18,7 +17,6 @@ import pytest
 from envpool_py import interrupts
 from envpool_py.interrupts import deferred, is_interrupt, kept_from_children, ordinary
 from tests.faults.helpers import HANDLERS, handling, raising
-from tests.support.helpers import Helper
 
 FIRST, SECOND = signal.SIGUSR1, signal.SIGUSR2
 
@@ -89,7 +87,7 @@ def test_a_block_within_a_block_does_nothing(calls):
     assert calls == [FIRST, SECOND, FIRST]
 
 
-def test_a_block_in_another_thread_does_nothing(calls):
+def test_a_block_in_another_thread_does_nothing(calls, beside):
     entered, leave = threading.Event(), threading.Event()
 
     def hold():
@@ -99,21 +97,16 @@ def test_a_block_in_another_thread_does_nothing(calls):
             entered.set()
             assert leave.wait(60)
 
-    helper = Helper(hold)
-    helper.start()
-    try:
-        assert entered.wait(60)
-        signal.raise_signal(FIRST)
-        assert calls == [FIRST], "the block of another thread has deferred the handler"
-        with deferred():
-            signal.raise_signal(SECOND)
-            leave.set()
-            helper.finish()
-            assert calls == [FIRST], "the other thread's block has ended this one"
-        assert calls == [FIRST, SECOND]
-    finally:
+    helper = beside(hold)
+    assert entered.wait(60)
+    signal.raise_signal(FIRST)
+    assert calls == [FIRST], "the block of another thread has deferred the handler"
+    with deferred():
+        signal.raise_signal(SECOND)
         leave.set()
         helper.finish()
+        assert calls == [FIRST], "the other thread's block has ended this one"
+    assert calls == [FIRST, SECOND]
 
 
 def test_a_forked_child_handles_its_signals_at_once(calls):
@@ -134,22 +127,12 @@ def test_a_forked_child_handles_its_signals_at_once(calls):
     assert calls == []
 
 
-@pytest.mark.parametrize("make", HANDLERS.values(), ids=HANDLERS)
-def test_an_error_of_any_kind_of_handler_comes_out(make):
-    error, seen = TimeoutError("mine"), []
-    with handling(FIRST, make(error)):
-        assert caught(lambda: in_a_block(seen)) is error
-        assert seen == ["its end"]
-        assert is_interrupt(error)
-        assert not isinstance(signal.getsignal(FIRST), interrupts._Deferral)
-
-
 def test_all_handlers_run_and_the_first_error_is_raised(calls):
-    first, second = TimeoutError("first"), TimeoutError("second")
+    first, second, seen = TimeoutError("first"), TimeoutError("second"), []
     with handling(FIRST, raising(first)), handling(signal.SIGHUP, raising(second)):
         signums = (SECOND, FIRST, SECOND, signal.SIGHUP, SECOND)
-        assert caught(lambda: in_a_block([], signums)) is first
-    assert calls == [SECOND] * 3
+        assert caught(lambda: in_a_block(seen, signums)) is first
+    assert (calls, seen) == ([SECOND] * 3, ["its end"])
 
 
 def a_block_that_fails():
@@ -158,13 +141,10 @@ def a_block_that_fails():
         raise LookupError("of the block")
 
 
-def test_the_error_of_the_block_comes_out_after_the_handlers(calls):
+def test_the_error_of_the_block_comes_out_after_the_handlers_unless_one_of_them_raises(calls):
     with pytest.raises(LookupError, match="of the block"):
         a_block_that_fails()
     assert calls == [FIRST]
-
-
-def test_the_error_of_a_handler_goes_before_that_of_the_block():
     error = TimeoutError("mine")
     with handling(FIRST, raising(error)):
         assert caught(a_block_that_fails) is error
@@ -213,24 +193,10 @@ def test_a_handler_that_was_read_in_the_block_calls_the_users(calls):
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
 def test_signals_without_a_handler_are_left_alone(handler):
+    # A handler that C code has installed, such as that of faulthandler, is SIG_DFL for Python.
     with handling(signal.SIGCHLD, handler), deferred():
         assert signal.getsignal(signal.SIGCHLD) is handler
         signal.raise_signal(signal.SIGCHLD)
-
-
-def test_a_handler_of_c_code_is_left_alone(tmp_path):
-    with handling(FIRST, signal.SIG_DFL), (tmp_path / "stack").open("w+") as file:
-        faulthandler.register(FIRST, file, all_threads=False)
-        try:
-            sizes = [0]
-            with deferred():
-                signal.raise_signal(FIRST)
-                sizes.append(os.fstat(file.fileno()).st_size)
-            signal.raise_signal(FIRST)
-            sizes.append(os.fstat(file.fileno()).st_size)
-        finally:
-            faulthandler.unregister(FIRST)
-    assert sizes[0] < sizes[1] < sizes[2]
 
 
 def test_ctrl_c_comes_out_after_the_block():
@@ -268,16 +234,6 @@ def interrupted():
     return 0
 
 
-def in_a_generator():
-    def generate():
-        yield interrupted()
-
-    def delegate():
-        yield from generate()
-
-    return list(delegate())
-
-
 def in_a_task():
     async def wait():
         await asyncio.sleep(0)
@@ -306,8 +262,7 @@ SCENES = {
     "below C code": lambda: sorted([1], key=lambda _: interrupted()),
     "in a module": lambda: exec("import signal\nsignal.raise_signal(signal.SIGUSR1)", {}),
     "in a class": lambda: exec("class A:\n    call()", {"call": interrupted}),
-    "in a comprehension": lambda: [interrupted() for _ in "a"],
-    "in a generator": in_a_generator,
+    "in a generator": lambda: list(interrupted() for _ in "a"),  # noqa: C400 - no comprehension
     "in a task": in_a_task,
     "raised again": raised_again,
     "raised again later": raised_again_later,
@@ -322,6 +277,7 @@ def test_what_a_handler_raises_is_an_interrupt(kind, scene):
     with handling(FIRST, HANDLERS[kind](error)):
         assert caught(SCENES[scene]) is error
         assert is_interrupt(error)
+        assert not isinstance(signal.getsignal(FIRST), interrupts._Deferral)
     if kind != "deletes its arguments":
         assert is_interrupt(error), "it is recognised by a handler that is installed"
 
@@ -348,18 +304,6 @@ def given_a_frame(*before):
     return lambda: fail(*before, sys._getframe())
 
 
-def in_a_trace_function(install, read):
-    def call():
-        before = read()
-        install(fail)
-        try:
-            fail()
-        finally:
-            install(before)
-
-    return call
-
-
 def of_the_env_itself():
     """An env that catches what it should not, and fails."""
     try:
@@ -368,12 +312,9 @@ def of_the_env_itself():
         raise LookupError("of an env") from error
 
 
-def with_changed_arguments(value):
-    def step(self, *args):  # noqa: ARG001 - of a method
-        args = value  # noqa: F841 - which is_interrupt sees
-        fail()
-
-    return lambda: step(1, 2)
+def with_changed_arguments(self, *args):  # noqa: ARG001 - of a method
+    args = 3  # noqa: F841 - which is_interrupt sees
+    fail()
 
 
 ERRORS = {
@@ -384,13 +325,9 @@ ERRORS = {
     "number, frame": given_a_frame(10**6),
     "flag, frame": given_a_frame(True),
     "stack": lambda: [fail(*pair) for pair in traceback.walk_stack(sys._getframe())],
-    "trace": in_a_trace_function(sys.settrace, sys.gettrace),
-    "profile": in_a_trace_function(sys.setprofile, sys.getprofile),
     "signal, no frame": lambda: fail(FIRST, None),
     "signal, a frame further out": functools.partial(fail, FIRST, sys._getframe()),
-    "arguments are an array": with_changed_arguments(np.zeros(2)),
-    "arguments are a number": with_changed_arguments(3),
-    "arguments are a dict": with_changed_arguments({"a": 1}),
+    "arguments are a number": functools.partial(with_changed_arguments, 1, 2),
     "of the env itself": of_the_env_itself,
 }
 
@@ -405,8 +342,6 @@ def test_an_error_of_an_env_is_not_an_interrupt(name):
 
 def test_an_error_that_was_never_raised_is_not_an_interrupt():
     assert not is_interrupt(TimeoutError())
-    error = caught(fail)
-    assert not is_interrupt(error.with_traceback(None))
 
 
 class ReferableError(Exception):
@@ -451,16 +386,13 @@ def test_an_error_that_was_looked_at_goes_at_once():
     [((), True), ((LookupError,), True), ((OSError, KeyError), False), ((TypeError,), False)],
 )
 def test_ordinary_errors_are_caught_by_their_class(kinds, is_caught):
-    def call():
+    was_caught = False
+    with contextlib.suppress(LookupError):
         try:
             fail()
         except ordinary(*kinds):
-            return True
-
-    if is_caught:
-        assert call()
-    else:
-        assert isinstance(caught(call), LookupError)
+            was_caught = True
+    assert was_caught == is_caught
 
 
 @pytest.mark.parametrize("kinds", [(), (TimeoutError,), (BaseException,)])

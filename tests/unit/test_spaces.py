@@ -1,4 +1,4 @@
-"""Casts that lose nothing, actions that are refused, and copies that later changes do not reach.
+"""Casts that lose nothing, what `validate` finds, actions that are refused, and copies.
 
 `tests/backends/test_matrix.py` has values and actions of every space.
 """
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym_spaces
 
-from envpool_py.env import spaces
+from envpool_py.env import spaces, validation
 from tests.support import envs
 
 FLOATS = gym_spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -77,6 +77,7 @@ WRONG_ACTIONS = [
     (FIVE, {1: 2}, "one per env; got dict"),
     (FIVE, [1, 2.5, 1], "env 5: action"),
     (FIVE, [1, [1, 2], 1], "env 5: action"),
+    (FIVE, [1, 2**70, 0], r"env 5: action is \d+, which action_space"),
     (FIVE, np.zeros((3, 2), np.int64), "env 4: action"),
     (BOX, [np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((3, 2))], r"env 6: .* \(3, 2\).*\(2, 3\)"),
     # Another structure than the space has.
@@ -156,3 +157,54 @@ def test_a_snapshot_is_not_reached_by_later_changes():
     pair = Point([1], env)
     assert kept == {"list": [1], "pair": pair, "queue": collections.deque([1]), "n": lock}
     assert type(kept["pair"]) is Point
+
+
+# --------------------------------------------------------------------- what `validate` finds
+
+
+class Loose(gym_spaces.Box):
+    """Contains all that has its shape."""
+
+    def contains(self, x):
+        return np.shape(x) == self.shape
+
+
+UNIT = gym_spaces.Box(0, 1, (2, 2), np.float32)
+HIGH = np.array([[0, 0], [0, 1.5]], np.float32)
+# Beside those of `tests/pool/test_warnings.py`.
+WRONG = [
+    (gym_spaces.Box(-np.inf, np.inf, (2,)), np.array([0, np.nan], np.float32), "obs[1] is nan"),
+    (Loose(0, 1, (2,)), np.array([9, np.nan], np.float32), "obs[1] is nan"),
+    (UNIT, HIGH, "obs[1, 1] is 1.5, but observation_space has 0.0 to 1.0"),
+    (UNIT, -HIGH, "obs[1, 1] is -1.5, but observation_space has 0.0 to 1.0"),
+    (gym_spaces.Discrete(3), 3, "which is not in observation_space Discrete(3)"),
+    (gym_spaces.MultiBinary(2), np.array([0, 2], np.int8), "which is not in"),
+    (envs.Cards(3), envs.Card("hearts", 9), "which is not in"),
+]
+RIGHT = [
+    (UNIT, np.full((2, 2), 0.1)),  # float64
+    (UNIT, [[0, 1], [1, 0.5]]),
+    (gym_spaces.Box(-np.inf, np.inf, (2,)), np.array([np.inf, -np.inf], np.float32)),
+    (gym_spaces.Discrete(3), np.int32(2)),
+    (gym_spaces.Box(0.1, 0.3, (1,), np.float32), np.array([0.3], np.float32)),
+    (Loose(0, 1, (2,)), np.array([9, 0], np.float32)),
+    (UNIT, np.zeros(3)),  # of another shape, which is an error elsewhere
+    *((make(), envs.draw(make(), np.random.default_rng(0))) for make in envs.SPACES.values()),
+]
+
+
+@pytest.mark.parametrize(("space", "obs", "text"), WRONG)
+def test_what_is_wrong_is_named(space, obs, text):
+    assert text in validation.complaint(space, obs)
+
+
+def test_what_fits_is_right(recwarn):
+    for space, obs in RIGHT:
+        assert validation.complaint(space, obs) is None, (space, obs)
+    assert not recwarn.list
+
+
+def test_rewards():
+    assert validation.reward_complaint(np.array([0.0, np.nan])) == "reward is [ 0. nan]"
+    for fine in (0.0, float("inf"), 3, True, "text", None, [1.0, [2.0]]):
+        assert validation.reward_complaint(fine) is None
