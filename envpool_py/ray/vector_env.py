@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ import ray
 from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
 from envpool_py.errors import warn
-from envpool_py.options import INTEGER, NumProcesses
+from envpool_py.options import INTEGER, NUMBER, NumProcesses, check_number
 from envpool_py.pool.arguments import check_env_fns, check_num_processes
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.keywords import InProcessOptions, check_options, spell_out
@@ -88,7 +89,14 @@ class RayVectorEnv(BaseVectorEnv):
     ) -> None:
         env_fns = check_env_fns(env_fns)
         check_options(RayVectorEnv.__init__, type(self).__name__, options)
+        if not isinstance(resources, (dict, type(None))):
+            raise TypeError(f"resources must be a dict of numbers, got {resources!r}")
         needed = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
+        for name, amount in needed.items():
+            what = {"CPU": "num_cpus", "GPU": "num_gpus"}.get(name, f"resources: {name}")
+            check_number(f"{what} must be a number", amount, NUMBER)
+            if not 0 <= amount < math.inf:
+                raise ValueError(f"{what} must be 0 or more, got {amount}")
         wanted = _wanted(len(env_fns), num_processes, envs_per_actor)
         count = _count(len(env_fns), wanted, needed)
         worker_fn = functools.partial(
