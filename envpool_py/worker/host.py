@@ -29,6 +29,7 @@ ENDS_WITHIN = 1.0
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
 _KEY_MASK = ID_MASK | ASK
 _UNREADABLE = "it sent what cannot be read"
+_SLOW_CLOSE = "close has not ended in time"
 
 #: Sends a message that was prepared before.
 Send: TypeAlias = "Callable[[], object]"
@@ -112,12 +113,10 @@ class RemoteHost(ABC):
         process: where its envs are: the process, the thread, or the handle of the actor.
         exit: how it has ended, or why it is about to end; None before that. ``last_exit``: the one
             before its last start, for envs that a restart did not bring back.
-        deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
         name: what errors call it.
         how_killed: what errors say if the pool has ended it.
         stack_quiet: see ``watchdog.STACK_QUIET``.
         items: the data that it sent beside rows, each with the token of its request.
-        is_cut_off: whether it has closed its connection, though it may still run.
         num_sent: the number of messages that were sent, or wait to be sent; of an actor 0.
         spaces: those that its envs had at first, and must have after a restart.
         unmade: the envs that it has still to make.
@@ -179,13 +178,14 @@ class RemoteHost(ABC):
 
     # ------------------------------------------------------------------------------ of all kinds
 
-    def start(self, deadline: float) -> None:
-        """Start it and return while it makes its envs, until ``deadline``; OSError if it fails."""
+    def start(self, limit: float) -> None:
+        """Start it, with ``limit`` seconds to make its first env; OSError if it fails."""
         self._launch()  # if it fails, ``exit`` says as before why it has ended
         self.last_exit = self.exit or self.last_exit
-        self.exit, self.is_cut_off, self.num_sent, self.unmade = None, False, 0, set(self.ids)
+        self.exit, self.num_sent, self.unmade = None, 0, set(self.ids)
         self.closed_envs: dict[int, EnvError | None] = {}
-        self.deadline, self.life = deadline, Life.STARTING  # NEW | ENDED -> STARTING
+        self.life = Life.STARTING  # NEW | ENDED -> STARTING
+        self.set_deadline(limit)
 
     @property
     def to_make(self) -> list[Any]:
@@ -227,9 +227,10 @@ class RemoteHost(ABC):
                 if data:  # else it has just started
                     self._note_made(i, data)
                 if self.life is Life.STARTING and not self.unmade:
-                    self.life, self.deadline = Life.RUNNING, math.inf  # STARTING -> RUNNING
-                elif self.deadline < math.inf and self.exit is None:
-                    self.deadline = time.monotonic() + self.limit
+                    self.life = Life.RUNNING  # STARTING -> RUNNING
+                    self.poller.deadlines.pop(self.number, None)
+                elif self.exit is None and self.poller.deadlines.pop(self.number, None) is not None:
+                    self.set_deadline(self.limit)
             elif status == messages.CLOSED:
                 self.closed_envs[i] = self._unpack(i, status, data) if data else None
             elif status == messages.ENDED:
@@ -267,14 +268,14 @@ class RemoteHost(ABC):
 
     def _note_exit(self, reason: str = "", error: EnvError | None = None) -> None:
         """Note that it ends; an earlier reason stays."""
-        if self.exit is None:
-            self.exit = Exit(reason, error)
+        known = self.exit or Exit(reason, error)
+        self.exit = known._replace(reason=known.reason or reason)
 
     def _fail_start(self, error: EnvError | None) -> None:
         """Note the error of an env_fn, after which it ends by itself; None: unreadable."""
         self._note_exit(error=error)
         self.poller.end_noticed = True
-        self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
+        self.set_deadline(ENDS_WITHIN, _SLOW_CLOSE)
 
     def item(self, token: int, kind: str) -> Beside | EnvError:
         i, key = token & ID_MASK, token & _KEY_MASK
@@ -330,15 +331,22 @@ class RemoteHost(ABC):
         if self.exit is None:
             self._note_exit()
             self.write(messages.pack(messages.CLOSE, b""))
-            self.deadline = time.monotonic() + limit
+            self.set_deadline(limit, _SLOW_CLOSE)
 
-    def kill_late(self) -> None:
-        """Kill it after its deadline, and note why."""
-        if self.exit is not None:  # it closes its envs: one moves, or an env_fn has raised
-            self.exit = self.exit._replace(reason=f"{self.how_killed}: close has not ended in time")
-            self.kill()
-        elif self.is_cut_off:
-            self.kill("it closed its connection to the pool")
+    def set_deadline(self, seconds: float, reason: str = "") -> None:
+        """Have it killed for this reason unless it ends within these seconds.
+
+        An earlier deadline, or reason, stays. Without a reason, it has to make an env by then.
+        """
+        due, known = self.poller.deadlines.get(self.number, (math.inf, ""))
+        if seconds < math.inf:
+            due = min(due, time.monotonic() + seconds)
+            self.poller.deadlines[self.number] = due, known or reason
+
+    def kill_late(self, reason: str) -> None:
+        """Kill it after its deadline, which was set for this reason."""
+        if reason:
+            self.kill(reason)
         else:
             i = next(i for i in self.ids if i in self.unmade)
             fact = f"did not return from env_fn within {self.limit:g} seconds"
@@ -370,15 +378,14 @@ class RemoteHost(ABC):
                 known = self.exit or found
                 reason = known.reason or found.reason
                 self.exit = known._replace(reason=reason, stack=found.stack)
-                self.deadline, self.life = math.inf, Life.ENDED  # STARTING | RUNNING -> ENDED
+                self.life = Life.ENDED  # STARTING | RUNNING -> ENDED
+                self.poller.deadlines.pop(self.number, None)
         return self.life is Life.ENDED
 
     def note_slow_close(self, seconds: float) -> None:
         """Note that it is killed because it was not closed within ``seconds``."""
-        known = self.exit or Exit()
-        if self._is_alive() and not known.reason and not self.has_ended():
-            reason = f"{self.how_killed}: it has not ended after {seconds:g} seconds"
-            self.exit = known._replace(reason=reason)
+        if self._is_alive() and not self.has_ended():
+            self._note_exit(f"{self.how_killed}: it has not ended after {seconds:g} seconds")
 
     def errors_of_close(self, hung: Collection[int] = ()) -> list[EnvError]:
         """Return the errors of ``close``; of the others one in ``hung``, or the first, has hung."""

@@ -37,6 +37,7 @@ class Poller:
             the results are collected.
         listener: called by ``wake``, and for each result.
         end_noticed: a process may have ended, and nobody has handled that yet.
+        deadlines: by the number of a host, when it is killed, and why.
     """
 
     rings = False
@@ -45,6 +46,7 @@ class Poller:
     def __init__(self) -> None:
         self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.end_noticed = False
+        self.deadlines: dict[int, tuple[float, str]] = {}
         self._handlers: dict[int, Any] = {}
         self._in_a_row = 0
         self.results = self.write_end = self._duplicated = -1

@@ -18,7 +18,6 @@ import os
 import select
 import signal
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -141,8 +140,8 @@ class ProcessHost(RemoteHost):
         with contextlib.nullcontext() if self.life is Life.RUNNING else interrupts.deferred():
             self.read()
         if self.stream.ended:
-            self.is_cut_off = self.poller.end_noticed = True
-            self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
+            self.poller.end_noticed = True
+            self.set_deadline(ENDS_WITHIN, "it closed its connection to the pool")
             self.poller.forget(fd)  # else every poll would report it
 
     def _received(self) -> deque[Any]:

@@ -90,7 +90,10 @@ def _awaiting_ends(hosts: Sequence[RemoteHost]) -> Iterator[None]:
 
 
 class Supervisor:
-    """Starts, watches and ends the processes of these envs; ``timed``: there is a deadline."""
+    """Starts, watches and ends the processes of these envs.
+
+    ``timed``: true if requests have a limit, or a host a deadline. It is read in every step.
+    """
 
     #: The option for the number of hosts.
     counted_by = "num_processes"
@@ -111,7 +114,6 @@ class Supervisor:
         self._owner_pid = os.getpid()
         self.hosts: list[RemoteHost] = []
         self.watchdog: Watchdog | None = None
-        self.timed = options.step_timeout is not None
         self._options = options
         self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
@@ -119,6 +121,7 @@ class Supervisor:
         self._env_fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
         self.poller = self.make_poller()
+        self.timed: Any = options.step_timeout is not None or self.poller.deadlines
         with interrupts.deferred():  # `close` needs it
             self._finalizer = Finalize(None, self.close, exitpriority=10)
 
@@ -233,7 +236,7 @@ class Supervisor:
                         importlib.import_module(name)
             with self.starting(warn_of_forks=True):
                 for host in self.hosts:
-                    host.start(time.monotonic() + limit)
+                    host.start(limit)
         except ordinary(OSError) as found:
             if isinstance(found, EnvTimeoutError):  # an OSError, too
                 raise
@@ -291,9 +294,8 @@ class Supervisor:
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
-            host.start(time.monotonic() + MAKES_WITHIN)
+            host.start(MAKES_WITHIN)
             host.attach(self._block)
-        self.timed = True
 
     def describe(self) -> str:
         text = f", {self.counted_by}={len(self.hosts)}"
@@ -303,7 +305,7 @@ class Supervisor:
 
     def time_left(self, longest: float | None) -> float:
         """Return the seconds until ``enforce_deadlines`` is due, at most ``longest``; or inf."""
-        due = min([host.deadline for host in self.hosts], default=math.inf)
+        due, _ = min(self.poller.deadlines.values(), default=(math.inf, ""))
         if self.watchdog is not None:
             due = min(due, self.watchdog.next_check)
         left = max(due - time.monotonic(), 0.0)
@@ -313,8 +315,6 @@ class Supervisor:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
         self._end_late()
         watchdog = self.watchdog
-        if self._options.step_timeout is None:
-            self.timed = any(host.deadline < math.inf for host in self.hosts)
         if watchdog is None:
             return
         late: dict[RemoteHost, tuple[int, int | None]] = {}  # of each host one that is overdue
@@ -333,10 +333,12 @@ class Supervisor:
     def _end_late(self) -> None:
         """End processes past their deadline."""
         now = time.monotonic()
-        late = [host for host in self.hosts if host.deadline <= now and not host.has_ended()]
+        deadlines = self.poller.deadlines.copy()  # ``close`` in another thread changes it
+        due = [self.hosts[number] for number, (at, _) in deadlines.items() if at <= now]
+        late = [host for host in due if not host.has_ended()]
         with _awaiting_ends(late):
             for host in late:
-                host.kill_late()
+                host.kill_late(deadlines[host.number][1])
 
     def late_text(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
