@@ -109,7 +109,7 @@ class StepLoop:
                         break
         finally:
             self._is_stepping = False
-        if self._heartbeat.numbers is not None:
+        if self._heartbeat.env_cell is not None:
             self._heartbeat.end()
 
     def guard_rows(self) -> None:
@@ -156,7 +156,7 @@ class StepLoop:
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
         np_false, np_float, count = np.False_, np.float64, FORK_COUNT
         shares = len(self._executors) > 1 and not self._heartbeat.is_read
-        current = self._heartbeat.numbers if shares else None
+        current = self._heartbeat.env_cell if shares else None
 
         def run(todo: Iterator[int], due: float) -> None:
             timed, forks = due > 0, count[0]

@@ -25,7 +25,6 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.heartbeat import ROW_LENGTH
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Event, Rows
@@ -65,7 +64,6 @@ class ActorHost(RemoteHost):
         # For each call without a reply, when it was sent or came first; the first is under way.
         self.since: deque[float] = deque()
         self._cause, self.name, self._is_gone = "", "actor", False
-        self._heartbeat = np.zeros(ROW_LENGTH, np.int64)  # before there is a block
         self.process, self._driver = self.make(self.ids), _driver()
         self._ask(self.process.greet, self._take_name)
         self._ask(self.process.build, self._take_reply, self.to_make)
@@ -120,7 +118,7 @@ class ActorHost(RemoteHost):
 
     def _take_reply(self, reply: list[Any]) -> bytes:
         tokens, groups, rows, items = reply
-        self._heartbeat[0] = 0  # the request whose phase was told has ended
+        self.heartbeat["env"] = 0  # the request whose phase was told has ended
         if groups:
             self.rows.write(groups, np.frombuffer(tokens, np.int64), rows)
         self._inbox.extend(items)
@@ -141,14 +139,14 @@ class ActorHost(RemoteHost):
     def _take_event(self, event: Event) -> bytes:
         i, phase, items = event
         self._take_reply([b"", 0, b"", items])
-        self._heartbeat[[0, 4]] = ~i, phase  # as a process would, but for the limit
+        self.heartbeat["env"], self.heartbeat["phase"] = ~i, phase  # as a process would
         if len(self.closed_envs) == len(self.ids):
             self.kill()
         return b""
 
     def attach(self, block: Block) -> None:
         """Let the actor return rows for this block, and continue at its positions."""
-        self.rows, self._heartbeat = Rows(block), block.heartbeats[self.ids[0]]
+        self.rows = Rows(block)
         super().attach(block)
 
     def write(self, data: bytes) -> None:
@@ -223,7 +221,7 @@ class ActorSupervisor(Supervisor):
                 continue
             if host.stuck:
                 i, phase, _ = host.stuck
-                self._block.heartbeats[host.ids[0], [0, 4]] = i + 1, phase  # as a process would
+                host.heartbeat["env"], host.heartbeat["phase"] = i + 1, phase  # as a process would
                 yield from host.kill_slow([i], 0, self.late_text(UNDONE_IN[phase]))
                 continue
             longest = math.inf if limit is None else (len(host.ids) + 1) * limit + SILENT_FOR

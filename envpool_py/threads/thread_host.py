@@ -17,7 +17,7 @@ import errno
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,8 +48,7 @@ class ThreadConnection:
     what the block cannot hold. ``is_over``: whether the thread has nothing left to do.
     ``inbox``: the messages that are not handled yet, the first of which the thread carries out; at
     first it makes its envs, for which there is None. ``bell``: has an item after each message.
-    ``cancelled``: the last message whose requests are cancelled, for the numbers that a heartbeat
-    may have.
+    ``cancelled``: for each env the last message whose requests are cancelled; -1: of its making.
     """
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
@@ -59,7 +58,7 @@ class ThreadConnection:
         self.is_over = self.is_abandoned = False
         self.publish, self.send = note, partial(note, look)
         self.add: Callable[..., None] = lambda *item: self.items.append(item)
-        self.cancelled: dict[int, Any] = {}
+        self.cancelled: dict[int | None, Any] = {}
         self.runner: coroutine_envs.Runner | None = None  # if the envs are in the event loop
         self._use = contextlib.ExitStack()
         self._lock = threading.Lock()
@@ -218,7 +217,7 @@ class ThreadHost(RemoteHost):
         if self._is_alive():
             kind, _ = messages.HEADER.unpack_from(data)
             if kind == messages.CLOSE:
-                self._cancel([-1, *[i + 1 for i in self.ids]])
+                self._cancel([-1, *self.ids])
             self._post(kind, data[messages.HEADER.size :])
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
@@ -230,14 +229,14 @@ class ThreadHost(RemoteHost):
         return partial(self._post, messages.REQUESTS, own)
 
     def cancel(self, ids: set[int]) -> set[int]:
-        self._cancel([i + 1 for i in ids])
+        self._cancel(ids)
         return ids if self.runner is None else set()  # a coroutine is cancelled where it waits
 
-    def _cancel(self, envs: Sequence[int]) -> None:
-        """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""
+    def _cancel(self, ids: Iterable[int]) -> None:
+        """Cancel the coroutines of what has been sent to these envs so far; -1: of their making."""
         if self._is_alive():
             if sent := [*self._end.inbox]:
-                self._end.cancelled.update(dict.fromkeys(envs, sent[-1]))
+                self._end.cancelled.update(dict.fromkeys(ids, sent[-1]))
                 self._end.notify()
             if (runner := self.runner) is not None:
                 runner.cancel()

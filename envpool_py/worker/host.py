@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+
 from envpool_py import errors, interrupts
 from envpool_py.env import failures
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces, Recreated
+from envpool_py.env.heartbeat import HEARTBEAT, begun_env
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.interrupts import ordinary
@@ -116,6 +119,7 @@ class RemoteHost(ABC):
         name: what errors call it.
         how_killed: what errors say if the pool has ended it.
         stack_quiet: see ``watchdog.STACK_QUIET``.
+        heartbeat: what it does, in the block; zeros before there is one.
         items: the data that it sent beside rows, each with the token of its request.
         num_sent: the number of messages that were sent, or wait to be sent; of an actor 0.
         spaces: those that its envs had at first, and must have after a restart.
@@ -139,6 +143,7 @@ class RemoteHost(ABC):
         # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
         self.spaces: dict[int, EnvSpaces] = {}
+        self.heartbeat = np.zeros(1, HEARTBEAT)[0]
         self.life = Life.NEW
         self.process: Any = None
         self.exit: Exit | None = None
@@ -192,6 +197,11 @@ class RemoteHost(ABC):
         """What makes the envs of the next start."""
         again = self.life is Life.ENDED
         return [Recreated(fn) for fn in self.env_fns] if again else self.env_fns
+
+    @property
+    def begun_env(self) -> int | None:
+        """The env whose request it carries out, or carried out when it ended."""
+        return begun_env(int(self.heartbeat["env"]))
 
     def attach(self, block: Block) -> None:
         """Let it write rows into the block from now on."""

@@ -278,7 +278,7 @@ class Supervisor:
         self._block = block = self._new_block(spec._replace(timed=limit is not None))
         self.watchdog = Watchdog(limit or MAKES_WITHIN, block.heartbeats)
         for host in self.hosts:
-            host.limit = self.watchdog.limit
+            host.limit, host.heartbeat = self.watchdog.limit, block.heartbeats[host.ids[0]]
             host.attach(block)
         return block
 
@@ -317,17 +317,15 @@ class Supervisor:
         watchdog = self.watchdog
         if watchdog is None:
             return
-        late: dict[RemoteHost, tuple[int, int | None]] = {}  # of each host one that is overdue
-        for number, env_id in watchdog.find_overdue(self._messages_sent):
-            host = next(host for host in self.hosts if number in host.ids)
-            if host.exit is None:
-                late.setdefault(host, (number, env_id))
+        overdue = dict(watchdog.find_overdue(self._messages_sent))
+        late = [host for host in self.hosts if host.ids[0] in overdue and host.exit is None]
         errors: list[EnvTimeoutError] = []
-        with _awaiting_ends([*late]):
-            for host, (number, env_id) in late.items():
-                did = UNDONE_IN[int(self._block.heartbeats[number, 4])]
+        with _awaiting_ends(late):
+            for host in late:
+                env_id, did = overdue[host.ids[0]], UNDONE_IN[int(host.heartbeat["phase"])]
                 named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
-                errors += host.kill_slow(named, watchdog.thread_of(number), self.late_text(did))
+                thread = int(host.heartbeat["thread"])
+                errors += host.kill_slow(named, thread, self.late_text(did))
         yield from errors
 
     def _end_late(self) -> None:
@@ -347,18 +345,17 @@ class Supervisor:
         return f"did not {did} within {option}{limit} seconds"
 
     def _messages_sent(self) -> dict[int, int]:
-        """Return for each env of processes that run the messages sent to the env's heartbeat."""
+        """Return for each process that runs, by its first env, the messages sent to it."""
         running = [host for host in self.hosts if host.life is Life.RUNNING]
         counts = self._options.step_timeout is not None
         for host in running:  # an interrupt may have come between a message and its count
-            host.num_sent = max(host.num_sent, int(self._block.heartbeats[host.ids[0], 2]))
-        return {i: one.num_sent * (counts and i == one.ids[0]) for one in running for i in one.ids}
+            host.num_sent = max(host.num_sent, int(host.heartbeat["handled"]))
+        return {host.ids[0]: host.num_sent * counts for host in running}
 
     def begun(self, ids: set[int]) -> set[int]:
         """Return those of these envs in flight that have begun their request, as far as known."""
-        hosts = self.hosts if self._block is not None else ()
-        current = {host.ids[0]: int(self._block.heartbeats[host.ids[0], 0]) for host in hosts}
-        return ids & {abs(env) - 1 if env else i for i, env in current.items()}
+        begun = [(host.begun_env, host.ids[0]) for host in self.hosts]
+        return ids & {first if env is None else env for env, first in begun}
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
@@ -380,6 +377,7 @@ class Supervisor:
         finally:  # also after a second Ctrl-C
             for host in self.hosts:
                 host.kill()
+                host.heartbeat = host.heartbeat.copy()  # not in the block
             self._await_exits(5)
             with interrupts.deferred():
                 self._finalizer.cancel()

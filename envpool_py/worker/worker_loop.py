@@ -169,7 +169,8 @@ class EnvLoop:
         return True
 
     def _attach(self, block: Block, *functions: Callable[[], object]) -> None:
-        row, send = block.heartbeats[self.ids[0]], self._send_beside
+        first, send = self.ids[0], self._send_beside
+        row = block.heartbeats[first : first + 1]
         self.heartbeat = beat = Heartbeat(row, *functions, limited=block.spec.timed)
         self._loop = StepLoop(block, self._executors, send, self._fail, beat)
 
