@@ -51,21 +51,21 @@ class Recreated:
     """The ``env_fn`` of an env that is recreated: files of the env before it are continued."""
 
     #: ``is_making``: whether such an ``env_fn`` runs in this thread.
-    this_thread = threading.local()
+    _thread_local = threading.local()
 
     def __init__(self, env_fn: Any) -> None:
         self.env_fn = env_fn
 
     def __call__(self) -> Any:
-        self.this_thread.is_making = True
+        self._thread_local.is_making = True
         try:
             return self.env_fn()
         finally:
-            self.this_thread.is_making = False
+            self._thread_local.is_making = False
 
     @classmethod
     def is_being_made(cls) -> bool:
-        return getattr(cls.this_thread, "is_making", False)
+        return getattr(cls._thread_local, "is_making", False)
 
 
 class RecycleDue(Exception):  # noqa: N818 - no error

@@ -114,20 +114,20 @@ def is_fixed(layout: Any) -> bool:
     return all(leaf.dtype is not None for leaf in leaves(layout))
 
 
-def parts_of(space: Any) -> Any:
+def tree_of(space: Any) -> Any:
     """Return a space as nested dicts and tuples of its leaves, for ``map_tree``."""
     if isinstance(space, gym.spaces.Dict):
-        return {key: parts_of(part) for key, part in space.spaces.items()}
+        return {key: tree_of(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(map(parts_of, space.spaces))
+        return tuple(map(tree_of, space.spaces))
     return space
 
 
-def space_of(parts: Any) -> Any:
+def space_of(tree: Any) -> Any:
     """Return the space of nested dicts and tuples of spaces."""
-    if isinstance(parts, dict):  # pairs, since of a dict Gymnasium sorts the keys
-        return gym.spaces.Dict([(key, space_of(part)) for key, part in parts.items()])
-    return gym.spaces.Tuple(map(space_of, parts)) if isinstance(parts, tuple) else parts
+    if isinstance(tree, dict):  # pairs, since of a dict Gymnasium sorts the keys
+        return gym.spaces.Dict([(key, space_of(part)) for key, part in tree.items()])
+    return gym.spaces.Tuple(map(space_of, tree)) if isinstance(tree, tuple) else tree
 
 
 def split(layout: Any, value: Any, what: str) -> list[Any]:

@@ -79,7 +79,7 @@ class StepLoop:
         for i, executor in self._executors.items():
             executor.env_id, executor.heartbeat = i, self._heartbeat
             executor.times = block.times[i].data if len(block.times) else None
-            executor.warn = self._warn
+            executor.warn = self._add_warning
             executor.save_final_obs = partial(self._keep_final, i)
             self._steppers[i] = executor.stepper
         self._actions = actions_of(block, ids)
@@ -282,7 +282,7 @@ class StepLoop:
             return 0.0
         return spaces.fit(array, shape, np.dtype(np.float64), "reward", "reward_space")
 
-    def _warn(self, kind: str, text: str) -> None:
+    def _add_warning(self, kind: str, text: str) -> None:
         self._beside.setdefault("warnings", {})[kind] = text
 
     def _send_beside(self, token: int) -> None:

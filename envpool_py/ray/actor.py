@@ -64,7 +64,7 @@ class Rows:
 
 
 class _Outbox:
-    """Collects the data that a worker process would send, for one reply; as ``ChildConnection``."""
+    """Collects the data that a worker process would send, as a ``ConnectionToParent``."""
 
     def __init__(self) -> None:
         self._items: list[tuple[int, int, bytes]] = []  # token, status, data

@@ -155,7 +155,7 @@ def main(loop: EnvThread, end: ThreadConnection, env_fns: Sequence[Any] | None) 
     The thread ends earlier if its envs need none: then this goes on in the event loop, with
     ``env_fns`` None.
     """
-    coroutine_envs.this_thread.is_cancelled = loop.is_cancelled
+    coroutine_envs.thread_local.is_cancelled = loop.is_cancelled
     try:
         with contextlib.suppress(Abandoned):
             try:
@@ -220,7 +220,7 @@ class ThreadHost(RemoteHost):
                 self._cancel([-1, *self.ids])
             self._post(kind, data[messages.HEADER.size :])
 
-    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+    def prepare_plain_requests(self, data: bytes, *, publish_early: bool) -> Send:
         kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
         return partial(self._post, kind, data)
 

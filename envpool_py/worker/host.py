@@ -52,9 +52,9 @@ class Host(Protocol):
 
     A host gets requests with their tokens, carries them out (those of one env in the order in which
     they came), writes rows into the block, and reports the tokens of finished requests. Values that
-    the block cannot hold, and errors, are kept in the host, see ``item``. A new backend has these
-    methods and extends ``RemoteHost`` if its envs can hang or end, or ``InlineHost`` if the caller
-    steps them.
+    the block cannot hold, and errors, are kept in the host, see ``values_or_error``. A new backend
+    has these methods and extends ``RemoteHost`` if its envs can hang or end, or ``InlineHost`` if
+    the caller steps them.
 
     Attributes:
         ids: the envs of this host.
@@ -64,7 +64,7 @@ class Host(Protocol):
     ids: list[int]
     life: Life
 
-    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+    def prepare_plain_requests(self, data: bytes, *, publish_early: bool) -> Send:
         """Prepare to send steps and plain resets, whose tokens are the int64 in ``data``.
 
         ``publish_early``: report finished requests while others are carried out.
@@ -77,7 +77,7 @@ class Host(Protocol):
             TypeError: a request cannot be pickled.
         """
 
-    def item(self, token: int, kind: str) -> Beside | EnvError:
+    def values_or_error(self, token: int, kind: str) -> Beside | EnvError:
         """Return the values beside a row, or the reply or error in place of one; keep them."""
 
     def forget_item(self, token: int) -> None:
@@ -207,7 +207,7 @@ class RemoteHost(ABC):
         """Let it write rows into the block from now on."""
         self.write(messages.pack(messages.ATTACH, pickle.dumps(block.spec)))
 
-    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+    def prepare_plain_requests(self, data: bytes, *, publish_early: bool) -> Send:
         kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
         return partial(self.write, messages.pack(kind, data))
 
@@ -287,7 +287,7 @@ class RemoteHost(ABC):
         self.poller.end_noticed = True
         self.set_deadline(ENDS_WITHIN, _SLOW_CLOSE)
 
-    def item(self, token: int, kind: str) -> Beside | EnvError:
+    def values_or_error(self, token: int, kind: str) -> Beside | EnvError:
         i, key = token & ID_MASK, token & _KEY_MASK
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there

@@ -35,7 +35,7 @@ from envpool_py.env.step_loop import StepLoop
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
 from envpool_py.worker import cores_and_threads, file_descriptors, messages
-from envpool_py.worker.child_connection import ChildConnection, Spinning
+from envpool_py.worker.connection_to_parent import ConnectionToParent, Spinning
 from envpool_py.worker.watchdog import show_stacks
 
 #: Seconds after which finished rows are published while other envs are still stepped: short, so
@@ -85,7 +85,7 @@ def main(
     show_stacks(shared.stacks, number)
     multiprocessing.parent_process()._sentinel = shared.parent_alive  # type: ignore[union-attr]  # noqa: SLF001 - the parent closes multiprocessing's
     file_descriptors.claim(stream.fileno(), stream)  # a copy that an env forks would keep it open
-    end = ChildConnection(stream, shared.results, Spinning(allowed=shared.may_spin))
+    end = ConnectionToParent(stream, shared.results, Spinning(allowed=shared.may_spin))
 
     def open_block(spec: bytes) -> Block:
         return Block(pickle.loads(spec), mmap.mmap(shared.memory, 0))  # noqa: S301 - from our parent
