@@ -56,17 +56,17 @@ class ActorHost(RemoteHost):
     make: Callable[[list[int]], Any]
     step_timeout: float | None
 
-    def _launch(self) -> None:
+    def _launch(self, env_fns: list[Any]) -> None:
         self._inbox: deque[tuple[int, int, Any]] = deque()
         # The env that has not ended its request in time, the phase of the request, and where it
         # was: line and stack.
         self.stuck: tuple[int, int, tuple[str, str]] | None = None
         # For each call without a reply, when it was sent or came first; the first is under way.
         self.since: deque[float] = deque()
-        self._cause, self.name, self._is_gone = "", "actor", False
+        self.name, self._is_gone = "actor", False
         self.process, self._driver = self.make(self.ids), _driver()
         self._ask(self.process.greet, self._take_name)
-        self._ask(self.process.build, self._take_reply, self.to_make)
+        self._ask(self.process.build, self._take_reply, env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._take_stuck, self.step_timeout)
         self._ask_for_event(known=False)
@@ -103,7 +103,7 @@ class ActorHost(RemoteHost):
             return handler(done.result())
         # The last line says why; what follows is advice.
         cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
-        self._cause = self._cause or cause.strip(" .\t")
+        self._note_exit("died: " + cause.strip(" .\t"))
         self._kill()  # it may run on, and only not be available
         return b""
 
@@ -183,7 +183,7 @@ class ActorHost(RemoteHost):
         return self._is_gone
 
     def _free(self) -> Exit:
-        return Exit(f"died: {self._cause}")
+        return Exit("has ended")
 
 
 class ActorSupervisor(Supervisor):

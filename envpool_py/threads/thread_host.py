@@ -184,14 +184,14 @@ class ThreadHost(RemoteHost):
 
     name, how_killed = "thread", "was abandoned"
 
-    def _launch(self) -> None:
+    def _launch(self, env_fns: list[Any]) -> None:
         if self.life is Life.ENDED:
             for key, (i, _) in self.claimed.copy().items():  # other threads change it meanwhile
                 if i in self.ids:  # of the thread before
                     del self.claimed[key]
         self._end = end = ThreadConnection(self.poller.put, self._handle_items)
         loop = EnvThread(self.ids, end, self.claimed)
-        args, self.runs_cancelled = (loop, end, self.to_make), loop.is_cancelled
+        args, self.runs_cancelled = (loop, end, env_fns), loop.is_cancelled
         self.name, self.how_killed = type(self).name, type(self).how_killed
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         self.process = threading.Thread(None, main, name, args, daemon=True)

@@ -90,14 +90,13 @@ class Host(Protocol):
 class Exit(NamedTuple):
     """How a host has ended, or is about to end.
 
-    ``reason``: what the pool killed it for, else how it has ended, such as its signal; empty while
-    it still ends by itself. ``error``: the error of an env_fn, which it has reported. ``line``,
-    ``stack``: the user's line and the env's frames at which it has ended.
+    ``reason``: what the pool killed it for, else how it has ended, such as its signal, and the
+    user's line; empty while it still ends by itself. ``error``: the error of an env_fn, which it
+    has reported. ``stack``: the env's frames at which it has ended.
     """
 
     reason: str = ""
     error: EnvError | None = None
-    line: str = ""
     stack: str = ""
 
 
@@ -151,8 +150,8 @@ class RemoteHost(ABC):
     # --------------------------------------------------------------------------- of each kind
 
     @abstractmethod
-    def _launch(self) -> None:
-        """Start it; OSError if that fails."""
+    def _launch(self, env_fns: list[Any]) -> None:
+        """Start it, to make these envs; OSError if that fails."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
@@ -185,18 +184,14 @@ class RemoteHost(ABC):
 
     def start(self, limit: float) -> None:
         """Start it, with ``limit`` seconds to make its first env; OSError if it fails."""
-        self._launch()  # if it fails, ``exit`` says as before why it has ended
+        again = self.life is Life.ENDED
+        # If it fails, ``exit`` says as before why it has ended.
+        self._launch([Recreated(fn) for fn in self.env_fns] if again else self.env_fns)
         self.last_exit = self.exit or self.last_exit
         self.exit, self.num_sent, self.unmade = None, 0, set(self.ids)
         self.closed_envs: dict[int, EnvError | None] = {}
         self.life = Life.STARTING  # NEW | ENDED -> STARTING
         self.set_deadline(limit)
-
-    @property
-    def to_make(self) -> list[Any]:
-        """What makes the envs of the next start."""
-        again = self.life is Life.ENDED
-        return [Recreated(fn) for fn in self.env_fns] if again else self.env_fns
 
     @property
     def begun_env(self) -> int | None:
@@ -276,10 +271,10 @@ class RemoteHost(ABC):
         self.spaces[i] = made
         self.unmade.discard(i)
 
-    def _note_exit(self, reason: str = "", error: EnvError | None = None) -> None:
-        """Note that it ends; an earlier reason stays."""
+    def _note_exit(self, reason: str = "", error: EnvError | None = None, stack: str = "") -> None:
+        """Note that it ends, or has ended; an earlier reason or error stays."""
         known = self.exit or Exit(reason, error)
-        self.exit = known._replace(reason=known.reason or reason)
+        self.exit = known._replace(reason=known.reason or reason, stack=known.stack or stack)
 
     def _fail_start(self, error: EnvError | None) -> None:
         """Note the error of an env_fn, after which it ends by itself; None: unreadable."""
@@ -384,10 +379,7 @@ class RemoteHost(ABC):
             if self._is_alive() and self.has_ended():
                 while self.read():
                     pass
-                found = self._free()
-                known = self.exit or found
-                reason = known.reason or found.reason
-                self.exit = known._replace(reason=reason, stack=found.stack)
+                self._note_exit(*self._free())
                 self.life = Life.ENDED  # STARTING | RUNNING -> ENDED
                 self.poller.deadlines.pop(self.number, None)
         return self.life is Life.ENDED
@@ -403,10 +395,10 @@ class RemoteHost(ABC):
         if not (unclosed := [i for i in self.ids if i not in self.closed_envs]):
             return found
         first, *rest = sorted(unclosed, key=lambda i: i not in hung)
-        how = Exit() if self.exit is None else self.exit
+        how = self.exit or Exit()
         text = f"env {first}: could not be closed"
         if self.exit is not None:
-            text += f": the {self.name} {how.reason}{how.line}"
+            text += f": the {self.name} {how.reason}"
         if rest:
             text += f"; nor could {errors.name_ids(rest)}, of the same {self.name}"
         return [*found, EnvError(text, (first, *rest), "close", how.stack)]
@@ -419,12 +411,12 @@ class RemoteHost(ABC):
     def death_of(self, i: int) -> WorkerDiedError:
         """Return a new error that says how the host of env ``i`` ended."""
         found = self.exit or self.last_exit
-        text = f"the {self.name} {found.reason}{found.line}"
+        text = f"the {self.name} {found.reason}"
         if found.error is not None:
             text += " while starting; " + found.error.message.partition("\n")[0]
         elif self.exit is not None and self.unmade:
             text += f" while starting{self.hint}"
-        if found.reason == "was killed by SIGKILL" and found.error is None:  # not by the pool
+        if found.reason.startswith("was killed by SIGKILL") and found.error is None:  # by others
             text += "; perhaps the system was out of memory"
         others = [j for j in self.ids if j != i]
         shared = f"; it was also that of {errors.name_ids(others)}" if others else ""

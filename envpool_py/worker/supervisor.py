@@ -290,7 +290,11 @@ class Supervisor:
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
         if isinstance(host, ProcessHost) and forks(host.context) and _uses_cuda():
-            host.start_by(self._server(), self._pickled)
+            pairs = zip(host.env_fns, host.ids, strict=True)
+            host.env_fns = [
+                fn if isinstance(fn, bytes) else self._pickled(fn, i) for fn, i in pairs
+            ]
+            host.context = self._server()
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
@@ -340,9 +344,9 @@ class Supervisor:
 
     def late_text(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
-        option = "" if self._options.step_timeout is None else "step_timeout="
-        limit = MAKES_WITHIN if self.watchdog is None else self.watchdog.limit
-        return f"did not {did} within {option}{limit} seconds"
+        limit = self._options.step_timeout
+        seconds = MAKES_WITHIN if limit is None else f"step_timeout={limit}"
+        return f"did not {did} within {seconds} seconds"
 
     def _messages_sent(self) -> dict[int, int]:
         """Return for each process that runs, by its first env, the messages sent to it."""

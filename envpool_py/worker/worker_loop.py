@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import functools
 import mmap
 import multiprocessing
 import os
@@ -218,8 +217,7 @@ class EnvLoop:
 
     def close(self) -> None:
         """Close the envs; if one hangs, other threads close the rest, each in its own."""
-        left, is_over = iter([*self._executors.items()]), threading.Event()
-        thread = functools.partial(threading.Thread, daemon=True, name="envpool_py close")
+        left = iter([*self._executors.items()])
 
         def close_all() -> None:
             for i, executor in left:
@@ -233,14 +231,15 @@ class EnvLoop:
                 self._connection.send()
 
         def help_out() -> None:
-            if not is_over.wait(self._patience):
-                for _ in self._executors:
-                    thread(target=close_all).start()
+            for _ in self._executors:
+                threading.Thread(target=close_all, daemon=True, name="envpool_py close").start()
 
+        timer = threading.Timer(self._patience, help_out)
+        timer.daemon = True
         if len(self._executors) > 1 and self._patience:
-            thread(target=help_out).start()
+            timer.start()
         close_all()
-        is_over.set()
+        timer.cancel()
 
 
 def run_envs(loop: EnvLoop, receive: Callable[[], Any], *, made: bool) -> None:

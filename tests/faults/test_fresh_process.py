@@ -124,6 +124,8 @@ class ClosesBadly(envs.FaultEnv):
             time.sleep(1000)
         elif self.how == "ends":
             os._exit(3)
+        elif self.how == "crashes":
+            os.abort()
         elif self.how == "raises":
             raise ValueError("not closed")
 
@@ -138,6 +140,7 @@ class ClosesBadly(envs.FaultEnv):
         ),
         ("raises", r"close raised ValueError: not closed \(test_fresh_process.py:\d+\)", "hand"),
         ("ends", "could not be closed: the worker process exited with code 3", "exception"),
+        ("crashes", r"could not .* was killed by SIGABRT \(test_fresh_process.py:\d+\)", "hand"),
     ],
 )
 def test_a_close_that_fails_is_named(how, text, by, tmp_path):
