@@ -128,10 +128,8 @@ class EngineForSessions:
         hosts = {self._engine.hosts.of(i) for i in ids}
         remote = (host for host in hosts if isinstance(host, RemoteHost))
         running = [host for host in remote if host.life is Life.RUNNING]
-        for host in running:
-            host.stack_quiet = _STACK_QUIET
-            if host is running[0]:
-                host.request_stacks(running)
+        if running:
+            running[0].request_stacks(running, _STACK_QUIET)
 
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None:
         host, spare = self._engine.hosts.of(i), True

@@ -117,7 +117,6 @@ class RemoteHost(ABC):
             before its last start, for envs that a restart did not bring back.
         name: what errors call it.
         how_killed: what errors say if the pool has ended it.
-        stack_quiet: see ``watchdog.STACK_QUIET``.
         heartbeat: what it does, in the block; zeros before there is one.
         items: the data that it sent beside rows, each with the token of its request.
         num_sent: the number of messages that were sent, or wait to be sent; of an actor 0.
@@ -133,7 +132,7 @@ class RemoteHost(ABC):
     kept_spaces: dict[bytes, tuple[Any, bytes]]
     poller: Poller
 
-    name, how_killed, stack_quiet = "host", "was killed", watchdog.STACK_QUIET
+    name, how_killed = "host", "was killed"
     #: What a death while it starts may come from.
     hint = ""
     last_exit = Exit("has ended")
@@ -161,7 +160,9 @@ class RemoteHost(ABC):
     def _received(self) -> deque[tuple[int, int, Any]]:
         """Return the queue of the items that have arrived: token, status and data."""
 
-    def request_stacks(self, hosts: Sequence[Any]) -> None:  # noqa: B027 - not for all kinds
+    def request_stacks(  # noqa: B027 - not for all kinds
+        self, hosts: Sequence[Any], quiet: float = watchdog.STACK_QUIET
+    ) -> None:
         """Let these hosts, all of this kind, write their stacks for ``kill_slow``."""
 
     @abstractmethod

@@ -160,9 +160,11 @@ class ProcessHost(RemoteHost):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self.process.pid, signum)
 
-    def request_stacks(self, hosts: Sequence[ProcessHost]) -> None:
+    def request_stacks(
+        self, hosts: Sequence[ProcessHost], quiet: float = watchdog.STACK_QUIET
+    ) -> None:
         found = [(host._stacks, host.process.pid) for host in hosts]  # noqa: SLF001
-        watchdog.Stacks.request(found, self.stack_quiet)
+        watchdog.Stacks.request(found, quiet)
 
     def stack_of(self, thread: int) -> tuple[str, str]:
         return self._stacks.read(thread)
