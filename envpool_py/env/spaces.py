@@ -144,10 +144,8 @@ def split(layout: Any, value: Any, what: str) -> list[Any]:
         space = "Dict" if is_dict else "Tuple"
         raise TypeError(f"{what} is a {type(value).__name__}, but the space is a {space}")
     if is_dict and value.keys() != layout.keys():
-        raise ValueError(
-            f"{what} has the keys {sorted(map(str, value))},"
-            f" but the space has {sorted(map(str, layout))}"
-        )
+        found, keys = sorted(map(str, value)), sorted(map(str, layout))
+        raise ValueError(f"{what} has the keys {found}, but the space has {keys}")
     if len(value) != len(layout):
         text = f"{len(value)} parts, but the space is a Tuple of {len(layout)}"
         raise ValueError(f"{what} has {text}")
@@ -246,10 +244,8 @@ def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -
         held = np.isfinite(cast) | ~np.isfinite(array) if is_float else cast == array
     if not held.all():
         detail = f" (got {array[()]})" if array.ndim == 0 else ""
-        raise ValueError(
-            f"{what} has dtype {array.dtype} and values{detail} that {space}, of dtype {dtype},"
-            " can't hold without loss"
-        )
+        text = f"{what} has dtype {array.dtype} and values{detail} that {space}, of dtype {dtype},"
+        raise ValueError(f"{text} can't hold without loss")
     return cast
 
 

@@ -57,7 +57,7 @@ class ActorHost(RemoteHost):
     step_timeout: float | None
 
     def _launch(self, env_fns: list[Any]) -> None:
-        self._inbox: deque[tuple[int, int, Any]] = deque()
+        self.received = deque()
         # The env that has not ended its request in time, the phase of the request, and where it
         # was: line and stack.
         self.stuck: tuple[int, int, tuple[str, str]] | None = None
@@ -104,7 +104,7 @@ class ActorHost(RemoteHost):
         # The last line says why; what follows is advice.
         cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
         self._note_exit("died: " + cause.strip(" .\t"))
-        self._kill()  # it may run on, and only not be available
+        self.kill()  # it may run on, and only not be available
         return b""
 
     def _take_name(self, name: str) -> bytes:
@@ -121,7 +121,7 @@ class ActorHost(RemoteHost):
         self.heartbeat["env"] = 0  # the request whose phase was told has ended
         if groups:
             self.rows.write(groups, np.frombuffer(tokens, np.int64), rows)
-        self._inbox.extend(items)
+        self.received.extend(items)
         self.read()
         return bytes(tokens)
 
@@ -164,15 +164,11 @@ class ActorHost(RemoteHost):
             data += self.rows.read(POSITIONS, np.array(self.ids))
         self._ask(self.process.handle, self._take_reply, data)
 
-    def _received(self) -> deque[tuple[int, int, Any]]:
-        return self._inbox
-
     def _kill(self) -> None:
         """Kill the actor and ignore its later replies."""
-        if self._is_alive() and not self._is_gone:
-            self._is_gone = self.poller.end_noticed = True
-            if self._driver == _driver():  # else it has ended with Ray itself
-                ray.kill(self.process)
+        self._is_gone = True
+        if self._driver == _driver():  # else it has ended with Ray itself
+            ray.kill(self.process)
 
     def stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002
         """Return the line and the frames of the env that is stuck."""

@@ -190,6 +190,7 @@ class ThreadHost(RemoteHost):
                 if i in self.ids:  # of the thread before
                     del self.claimed[key]
         self._end = end = ThreadConnection(self.poller.put, self._handle_items)
+        self.received = end.items
         loop = EnvThread(self.ids, end, self.claimed)
         args, self.runs_cancelled = (loop, end, env_fns), loop.is_cancelled
         self.name, self.how_killed = type(self).name, type(self).how_killed
@@ -267,10 +268,8 @@ class ThreadHost(RemoteHost):
 
     def _kill(self) -> None:
         """Abandon the thread."""
-        if self._is_alive() and not self.has_ended():
-            self._handle_items()
-            self._end.abandon(self.process.ident)
-            self.poller.end_noticed = True
+        self._handle_items()
+        self._end.abandon(self.process.ident)
 
     def note_slow_close(self, seconds: float) -> None:
         if self._is_alive() and self.runner is not None:
@@ -282,9 +281,6 @@ class ThreadHost(RemoteHost):
         if reason is None and self._end.runner is None:
             self.process.join(GRACE)
         self.kill(reason)
-
-    def _received(self) -> deque[tuple[int, int, Any]]:
-        return self._end.items
 
     def has_ended(self) -> bool:
         return bool(self._end.is_over or self._end.is_abandoned)

@@ -117,6 +117,7 @@ class RemoteHost(ABC):
             before its last start, for envs that a restart did not bring back.
         name: what errors call it.
         how_killed: what errors say if the pool has ended it.
+        received: the items that have arrived, and are not handled yet.
         heartbeat: what it does, in the block; zeros before there is one.
         items: the data that it sent beside rows, each with the token of its request.
         num_sent: the number of messages that were sent, or wait to be sent; of an actor 0.
@@ -140,6 +141,7 @@ class RemoteHost(ABC):
     def __post_init__(self) -> None:
         # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
+        self.received: deque[tuple[int, int, Any]] = deque()
         self.spaces: dict[int, EnvSpaces] = {}
         self.heartbeat = np.zeros(1, HEARTBEAT)[0]
         self.life = Life.NEW
@@ -156,10 +158,6 @@ class RemoteHost(ABC):
     def write(self, data: bytes) -> None:
         """Send a message of ``messages.pack``, without waiting for its end."""
 
-    @abstractmethod
-    def _received(self) -> deque[tuple[int, int, Any]]:
-        """Return the queue of the items that have arrived: token, status and data."""
-
     def request_stacks(  # noqa: B027 - not for all kinds
         self, hosts: Sequence[Any], quiet: float = watchdog.STACK_QUIET
     ) -> None:
@@ -171,7 +169,7 @@ class RemoteHost(ABC):
 
     @abstractmethod
     def _kill(self) -> None:
-        """Let it end at once, and do not wait for that."""
+        """Let it, which runs, end at once, and do not wait for that."""
 
     @abstractmethod
     def has_ended(self) -> bool:
@@ -182,6 +180,10 @@ class RemoteHost(ABC):
         """Free what is left of it after its end; return how it ended."""
 
     # ------------------------------------------------------------------------------ of all kinds
+
+    def _received(self) -> deque[tuple[int, int, Any]]:
+        """Return the queue of the items that have arrived: token, status and data."""
+        return self.received
 
     def start(self, limit: float) -> None:
         """Start it, with ``limit`` seconds to make its first env; OSError if it fails."""
@@ -321,7 +323,9 @@ class RemoteHost(ABC):
         """Kill it, without waiting for its end."""
         if reason is not None:
             self._note_exit(f"{self.how_killed}: {reason}")
-        self._kill()
+        if self._is_alive() and not self.has_ended():
+            self._kill()
+            self.poller.end_noticed = True
 
     def end(self, reason: str | None = None) -> None:
         """Kill it and wait for its end, a few seconds at the most."""
