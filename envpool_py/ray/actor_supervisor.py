@@ -13,7 +13,7 @@ import math
 import multiprocessing
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -208,9 +208,9 @@ class ActorSupervisor(Supervisor):
         """Return all of them: an actor does not tell the driver which request it has begun."""
         return ids
 
-    def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
-        """Kill late and silent actors, and those with a stuck env, and yield the errors of envs."""
-        yield from super().enforce_deadlines()
+    def enforce_deadlines(self) -> list[EnvTimeoutError]:
+        """Kill late and silent actors, and those with a stuck env; return the errors of envs."""
+        errors = super().enforce_deadlines()
         limit, now = self._options.step_timeout, time.monotonic()
         for host in self.hosts:
             if host.life is not Life.RUNNING or host.has_ended():
@@ -218,9 +218,10 @@ class ActorSupervisor(Supervisor):
             if host.stuck:
                 i, phase, _ = host.stuck
                 host.heartbeat["env"], host.heartbeat["phase"] = i + 1, phase  # as a process would
-                yield from host.kill_slow([i], 0, self.late_text(UNDONE_IN[phase]))
+                errors += host.kill_slow([i], 0, self.late_text(UNDONE_IN[phase]))
                 continue
             longest = math.inf if limit is None else (len(host.ids) + 1) * limit + SILENT_FOR
             if now > min(host.since.copy(), default=now) + longest:
                 fact = f"has not answered for {longest:g} seconds, with step_timeout={limit}"
-                yield from host.kill_slow(host.ids, 0, fact)
+                errors += host.kill_slow(host.ids, 0, fact)
+        return errors

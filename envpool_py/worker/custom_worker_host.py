@@ -97,14 +97,12 @@ class CustomWorkerHost(InlineHost):
         self._workers = workers
 
     def spaces(self) -> dict[int, EnvSpaces]:
-        return {
-            i: EnvSpaces(
-                self._attribute(i, "observation_space"),
-                self._attribute(i, "action_space"),
-                reward_shape(self._attribute(i, "reward_space")),
-            )
-            for i in self.ids
-        }
+        found: dict[int, EnvSpaces] = {}
+        for i in self.ids:
+            names = ("observation_space", "action_space", "reward_space")
+            obs, action, reward = (self._attribute(i, name) for name in names)
+            found[i] = EnvSpaces(obs, action, reward_shape(reward))
+        return found
 
     def _attribute(self, i: int, name: str) -> Any:
         try:

@@ -76,19 +76,6 @@ def _uses_cuda() -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _awaiting_ends(hosts: Sequence[RemoteHost]) -> Iterator[None]:
-    """Wait once for the stacks of all of these hosts, and once for their ends.
-
-    ``kill_slow`` and ``kill_late`` are called in between.
-    """
-    if hosts:
-        hosts[0].request_stacks(hosts)
-    yield
-    for host in hosts:
-        host.await_end()
-
-
 class Supervisor:
     """Starts, watches and ends the processes of these envs.
 
@@ -269,7 +256,7 @@ class Supervisor:
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
             self.poller.fetch(token_chunks, 0, self.time_left(left))
-            self._end_late()
+            self.enforce_deadlines()
             check()
 
     def make_block(self, spec: Spec) -> Block:
@@ -315,32 +302,28 @@ class Supervisor:
         left = max(due - time.monotonic(), 0.0)
         return left if longest is None else min(left, longest)
 
-    def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
-        """Kill processes past their deadline; yield an error for each env stuck in a request."""
-        self._end_late()
-        watchdog = self.watchdog
-        if watchdog is None:
-            return
-        overdue = dict(watchdog.find_overdue(self._messages_sent))
-        late = [host for host in self.hosts if host.ids[0] in overdue and host.exit is None]
+    def enforce_deadlines(self) -> list[EnvTimeoutError]:
+        """Kill processes past their deadline; return an error for each env stuck in a request."""
+        overdue: dict[int, int | None] = {}
+        if self.watchdog is not None:
+            overdue = dict(self.watchdog.find_overdue(self._messages_sent))
+        stuck = [host for host in self.hosts if host.ids[0] in overdue and host.exit is None]
+        now, deadlines = time.monotonic(), self.poller.deadlines.copy()  # other threads change it
+        due = {self.hosts[number]: why for number, (at, why) in deadlines.items() if at <= now}
+        late = [host for host in dict.fromkeys([*due, *stuck]) if not host.has_ended()]
+        if late:
+            late[0].request_stacks(late)  # waits once for the stacks of all
         errors: list[EnvTimeoutError] = []
-        with _awaiting_ends(late):
-            for host in late:
-                env_id, did = overdue[host.ids[0]], UNDONE_IN[int(host.heartbeat["phase"])]
-                named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
-                thread = int(host.heartbeat["thread"])
-                errors += host.kill_slow(named, thread, self.late_text(did))
-        yield from errors
-
-    def _end_late(self) -> None:
-        """End processes past their deadline."""
-        now = time.monotonic()
-        deadlines = self.poller.deadlines.copy()  # ``close`` in another thread changes it
-        due = [self.hosts[number] for number, (at, _) in deadlines.items() if at <= now]
-        late = [host for host in due if not host.has_ended()]
-        with _awaiting_ends(late):
-            for host in late:
-                host.kill_late(deadlines[host.number][1])
+        for host in late:
+            if host in due:
+                host.kill_late(due[host])
+                continue
+            env_id, did = overdue[host.ids[0]], UNDONE_IN[int(host.heartbeat["phase"])]
+            named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
+            errors += host.kill_slow(named, int(host.heartbeat["thread"]), self.late_text(did))
+        for host in late:
+            host.await_end()
+        return errors
 
     def late_text(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
