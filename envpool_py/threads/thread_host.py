@@ -33,7 +33,7 @@ from envpool_py.worker import messages
 from envpool_py.worker.builtin_env_workers import RemoteEnvWorker
 from envpool_py.worker.host import Exit, Life, RemoteHost, Send
 from envpool_py.worker.poller import QueuePoller
-from envpool_py.worker.supervisor import GRACE, Supervisor
+from envpool_py.worker.supervisor import Supervisor
 from envpool_py.worker.watchdog import stack_of_thread
 from envpool_py.worker.worker_loop import EnvLoop, run_envs
 
@@ -275,12 +275,6 @@ class ThreadHost(RemoteHost):
         if self._is_alive() and self.runner is not None:
             self.name = "coroutine"
         super().note_slow_close(seconds)
-
-    def end(self, reason: str | None = None) -> None:
-        """Abandon the thread, unless it ends by itself."""
-        if reason is None and self._end.runner is None:
-            self.process.join(GRACE)
-        self.kill(reason)
 
     def has_ended(self) -> bool:
         return bool(self._end.is_over or self._end.is_abandoned)

@@ -8,7 +8,7 @@ import pickle
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -327,7 +327,7 @@ class RemoteHost(ABC):
             self._kill()
             self.poller.end_noticed = True
 
-    def end(self, reason: str | None = None) -> None:
+    def end(self, reason: str) -> None:
         """Kill it and wait for its end, a few seconds at the most."""
         self.kill(reason)
         self.await_end()
@@ -394,12 +394,12 @@ class RemoteHost(ABC):
         if self._is_alive() and not self.has_ended():
             self._note_exit(f"{self.how_killed}: it has not ended after {seconds:g} seconds")
 
-    def errors_of_close(self, hung: Collection[int] = ()) -> list[EnvError]:
-        """Return the errors of ``close``; of the others one in ``hung``, or the first, has hung."""
+    def errors_of_close(self) -> list[EnvError]:
+        """Return the errors of ``close``; of the others ``begun_env``, or the first, has hung."""
         found = [error for error in self.closed_envs.values() if error is not None]
         if not (unclosed := [i for i in self.ids if i not in self.closed_envs]):
             return found
-        first, *rest = sorted(unclosed, key=lambda i: i not in hung)
+        first, *rest = sorted(unclosed, key=lambda i: i != self.begun_env)
         how = self.exit or Exit()
         text = f"env {first}: could not be closed"
         if self.exit is not None:

@@ -355,7 +355,6 @@ class Supervisor:
             for host in self.hosts:
                 host.write(messages.pack(messages.CLOSE, messages.PATIENCE.pack(GRACE / 2)))
             self._await_exits(GRACE)
-            hung = self.begun({i for host in self.hosts for i in host.ids})
             for host in self.hosts:
                 host.note_slow_close(GRACE)
                 if isinstance(host, ProcessHost):
@@ -375,7 +374,7 @@ class Supervisor:
                     file_descriptors.release(self._fds.pop())
                 self.watchdog = self._block = None  # free the memory
                 self._closed = True
-        return [error for host in closing for error in host.errors_of_close(hung)]
+        return [error for host in closing for error in host.errors_of_close()]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
