@@ -249,7 +249,7 @@ def leaves_of(
 ) -> list[tuple[str, tuple[int, ...], np.dtype[Any]]]:
     """Name in the file, shape of a row, and dtype of each leaf."""
     layout, found = spaces.layout_of(space), []
-    parts = spaces.split(layout, spaces.parts_of(space), what)
+    parts = spaces.split(layout, spaces.tree_of(space), what)
     for leaf, part in zip(spaces.leaves(layout), parts, strict=True):
         name = "/".join([what, *(escaped(str(key)) for key in leaf.path)])
         is_text = isinstance(part, gym.spaces.Text)

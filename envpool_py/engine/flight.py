@@ -130,7 +130,7 @@ class Flight:
         if requests is not None:
             messages = self.hosts.prepare_requests(live.ids, tokens, requests)
         else:
-            messages = self.hosts.prepare_tokens(
+            messages = self.hosts.prepare_plain_requests(
                 live.index, tokens, reset=is_reset, publish_early=self.publish_early
             )
         self.unsettled = envs.ids
@@ -290,7 +290,7 @@ class Flight:
     def take_reply(self, token: int) -> Beside | EnvError:
         """Return the reply to a request without a row that is answered, and forget both."""
         host = self.hosts.of(token & ID_MASK)
-        reply = host.item(token, self.asked[token].request.kind)
+        reply = host.values_or_error(token, self.asked[token].request.kind)
         host.forget_item(token)
         del self.asked[token]  # last: after an interrupt ``forget_asked`` drops the item
         return reply
@@ -341,7 +341,7 @@ class Flight:
                 kind = "reset" if self.states.state.item(i) == RESETTING else "step"
                 found = self.recovery.row_error(i)
                 if found is None:
-                    found = self.hosts.of(i).item(token, kind)
+                    found = self.hosts.of(i).values_or_error(token, kind)
                 if isinstance(found, EnvError):
                     errors[i] = found
                 else:

@@ -127,8 +127,7 @@ class Recreation:
         host = self._hosts.of(i)
         if len(host.ids) == 1 or host.life is not Life.ENDED:
             return None
-        env = int(self._flight.block.heartbeats[host.ids[0], 0])
-        return abs(env) - 1 if env else None
+        return self._hosts.remote(i).begun_env
 
     def _works(self, i: int) -> bool:
         """Whether an error of env ``i`` may be one of the moment: code and arguments may be right.
@@ -236,11 +235,11 @@ class Recreation:
         elif failed.phase is Phase.CONFIGURES:
             reply = self._flight.take_reply(failed.token)
             failure = reply if isinstance(reply, EnvError) else host.error_of(i)
-            env, *_, phase = self._flight.block.heartbeats[host.ids[0]].tolist()
-            if phase != CLOSING:
+            if host.heartbeat["phase"] != CLOSING:
                 return self._try_again(i, failed, failure)
             # Else the process was killed because a session of a mate was cancelled.
-            if abs(env) - 1 == i and all(each.why is not WhyRecreated.STOPPED for each in mates):
+            is_stopped = any(each.why is WhyRecreated.STOPPED for each in mates)
+            if host.begun_env == i and not is_stopped:
                 cause = failure.message.partition("\n")[0].partition(": ")[2]
                 text = f"env {i}: close: {cause}; the env is recreated"
                 self._notices.append(partial(warn, text, RuntimeWarning))

@@ -159,7 +159,7 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
         ("info rows", (n * info_codec.ROW_BYTES,), "u1"),
         ("info tables", (n * info_codec.TABLE_BYTES,), "u1"),
         ("positions", (n,), "i8"),
-        ("heartbeats", (n, heartbeat.ROW_LENGTH), "i8"),
+        ("heartbeats", (n,), heartbeat.HEARTBEAT),
         ("times", (n if spec.measured else 0, step_times.ROW_LENGTH), "i8"),
     ]
     fields, offset = [], 0

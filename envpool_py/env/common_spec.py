@@ -44,10 +44,9 @@ def _common_layout(
     if coded:
         return _common_layout(name, all_spaces, columns=columns, coded=False)
     if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
-        raise UnequalSpacesError(
-            f"env {other}: {name} is {found[other]}, but that of env 0 is {found[0]};"
-            " shapes and dtypes must agree where rows are arrays"
-        )
+        text = f"env {other}: {name} is {found[other]}, but that of env 0 is {found[0]}"
+        hint = "shapes and dtypes must agree where rows are arrays"
+        raise UnequalSpacesError(f"{text}; {hint}")
     return spaces.Leaf((), (), None)
 
 

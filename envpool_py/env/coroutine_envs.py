@@ -78,7 +78,7 @@ _loops: list[_Loop] = []  # one or none
 # For each thread that waits: what runs the coroutine, and where the outcome arrives.
 _waiting_threads: dict[int, tuple[Runner, queue.SimpleQueue[Any]]] = {}
 #: ``is_cancelled`` of a thread says whether the request that it carries out is cancelled.
-this_thread = threading.local()
+thread_local = threading.local()
 
 
 def _forget_in_child() -> None:
@@ -243,7 +243,7 @@ def run(result: Any) -> Any:
     if (own := current()) is not None:
         return own.run(result)
     thread, ended = threading.get_ident(), queue.SimpleQueue[Any]()
-    is_cancelled = getattr(this_thread, "is_cancelled", lambda: False)
+    is_cancelled = getattr(thread_local, "is_cancelled", lambda: False)
     with running_loop() as loop:
         if threading.current_thread() is loop:  # it would wait for itself
             result.close()

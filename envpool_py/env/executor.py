@@ -51,21 +51,21 @@ class Recreated:
     """The ``env_fn`` of an env that is recreated: files of the env before it are continued."""
 
     #: ``is_making``: whether such an ``env_fn`` runs in this thread.
-    this_thread = threading.local()
+    _thread_local = threading.local()
 
     def __init__(self, env_fn: Any) -> None:
         self.env_fn = env_fn
 
     def __call__(self) -> Any:
-        self.this_thread.is_making = True
+        self._thread_local.is_making = True
         try:
             return self.env_fn()
         finally:
-            self.this_thread.is_making = False
+            self._thread_local.is_making = False
 
     @classmethod
     def is_being_made(cls) -> bool:
-        return getattr(cls.this_thread, "is_making", False)
+        return getattr(cls._thread_local, "is_making", False)
 
 
 class RecycleDue(Exception):  # noqa: N818 - no error
@@ -116,18 +116,15 @@ class Executor:
             with suppressed():
                 env.close()
             raise ClosedEnvironmentError("the pool was closed while an env was recreated")
+        what = f"env_fn returned {type(env).__name__}"
         missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
         if missing:
-            raise TypeError(
-                f"env_fn returned {type(env).__name__}, which has no {' and no '.join(missing)};"
-                " it must return an environment"
-            )
+            text = f"which has no {' and no '.join(missing)}; it must return an environment"
+            raise TypeError(f"{what}, {text}")
         space = getattr(env, "observation_space", None)
         if callable(space) and not hasattr(space, "sample"):  # PettingZoo's is a method
-            raise TypeError(
-                f"env_fn returned {type(env).__name__}, whose observation_space is a method;"
-                " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
-            )
+            hint = "a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
+            raise TypeError(f"{what}, whose observation_space is a method; {hint}")
         self.env: Any = env
         self._turn_layer = wrapper_layers.turn_based_layer(env)
         self._closed = False
@@ -514,9 +511,8 @@ def claim_instance(executor: Executor, i: int, claimed: dict[int, tuple[int, Exe
     key = id(executor.base)
     first, other = claimed.setdefault(key, (i, executor))
     if first != i and other.base is executor.base:
-        raise ValueError(
-            f"it returned the instance that env {first} has; every env_fn must make its own"
-        )
+        text = f"it returned the instance that env {first} has"
+        raise ValueError(f"{text}; every env_fn must make its own")
     claimed[key] = i, executor
 
 

@@ -11,23 +11,29 @@ import numpy as np
 
 from envpool_py.env.spaces import Array
 
-#: The length of a heartbeat; ``worker.watchdog`` says what the numbers are.
-ROW_LENGTH = 5
+#: A heartbeat, of numbers of 8 bytes; ``worker.watchdog`` says what they are.
+NAMES = ("env", "since", "handled", "thread", "phase")
+HEARTBEAT = np.dtype([(name, "f8" if name == "since" else "i8") for name in NAMES])
 #: What the env is doing: a request, or in it its ``close`` or its ``env_fn``, to be recreated.
 REQUEST, CLOSING, MAKING = range(3)
+
+
+def begun_env(number: int) -> int | None:
+    """Return the env that carries out a request, by ``env`` of its heartbeat; None: none."""
+    return abs(number) - 1 if number else None  # ``~i`` is ``-(i + 1)``
 
 
 class Heartbeat:
     """Writes the heartbeat of the thread that makes it.
 
-    ``row``, int64 ``(ROW_LENGTH,)``, is None if nobody reads it. ``enter`` is called when code of
-    the env is about to run, ``leave`` when it has returned. ``limited``: requests have a timeout;
-    else only recreating an env has one.
+    ``row``, an array of one ``HEARTBEAT``, is None if nobody reads it. ``enter`` is called when
+    code of the env is about to run, ``leave`` when it has returned. ``limited``: requests have a
+    timeout; else only recreating an env has one.
 
     Attributes:
         is_read: whether each step is to ``begin`` and ``leave``.
-        numbers: the row, to write the env of a step that does not ``begin`` (``~env_id``); None:
-            nobody reads it.
+        env_cell: to write the env of a step that does not ``begin`` (``~env_id``) to its item 0;
+            None: nobody reads it.
     """
 
     def __init__(
@@ -40,30 +46,30 @@ class Heartbeat:
     ) -> None:
         self.is_read = limited or enter is not None
         self._has_limit = limited
-        self.numbers: Any = None if row is None else row.data
-        row = np.zeros(ROW_LENGTH, np.int64) if row is None else row
-        self._numbers: Any = row.data
-        self._times: Any = row.view(np.float64).data
-        self._numbers[3] = threading.get_ident()
+        is_ours, row = row is None, np.zeros(1, HEARTBEAT) if row is None else row
+        cells: list[Any] = [row[name].data for name in NAMES]  # faster to index than arrays
+        self._env, self._since, self._handled, thread, self._phase = cells
+        self.env_cell = None if is_ours else self._env
+        thread[0] = threading.get_ident()
         self.enter, self.leave = enter or (lambda: None), leave or (lambda: None)
 
     @property
-    def env(self) -> int:
-        """The env that carries out a request: its id plus 1; 0: none."""
-        return abs(int(self._numbers[0]))  # ``~i`` is ``-(i + 1)``
+    def env(self) -> int | None:
+        """The env that carries out a request."""
+        return begun_env(self._env[0])
 
     def begin(self, i: int, phase: int = REQUEST, *, sets_up: bool = False) -> None:
         """Note that a request to env ``i``, or a phase of it, begins; ``sets_up``: no limit."""
         self.leave()
         # In this order, so that the parent may read a time that is too late, but never too early.
-        self._times[1] = time.monotonic()
-        self._numbers[4] = phase
-        self._numbers[0] = i + 1 if phase or (self._has_limit and not sets_up) else ~i
+        self._since[0] = time.monotonic()
+        self._phase[0] = phase
+        self._env[0] = i + 1 if phase or (self._has_limit and not sets_up) else ~i
         self.enter()
 
     def end(self) -> None:
         self.leave()
-        self._numbers[0] = 0
+        self._env[0] = 0
 
     def count(self, messages: int) -> None:
-        self._numbers[2] = messages
+        self._handled[0] = messages

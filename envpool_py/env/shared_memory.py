@@ -30,7 +30,6 @@ def allocate(fd: int, nbytes: int) -> mmap.mmap:
 
     MemoryError if the system has too little: without this check, a later step would get SIGBUS.
     """
-    nbytes = max(nbytes, 1)
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, nbytes)

@@ -114,20 +114,20 @@ def is_fixed(layout: Any) -> bool:
     return all(leaf.dtype is not None for leaf in leaves(layout))
 
 
-def parts_of(space: Any) -> Any:
+def tree_of(space: Any) -> Any:
     """Return a space as nested dicts and tuples of its leaves, for ``map_tree``."""
     if isinstance(space, gym.spaces.Dict):
-        return {key: parts_of(part) for key, part in space.spaces.items()}
+        return {key: tree_of(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(map(parts_of, space.spaces))
+        return tuple(map(tree_of, space.spaces))
     return space
 
 
-def space_of(parts: Any) -> Any:
+def space_of(tree: Any) -> Any:
     """Return the space of nested dicts and tuples of spaces."""
-    if isinstance(parts, dict):  # pairs, since of a dict Gymnasium sorts the keys
-        return gym.spaces.Dict([(key, space_of(part)) for key, part in parts.items()])
-    return gym.spaces.Tuple(map(space_of, parts)) if isinstance(parts, tuple) else parts
+    if isinstance(tree, dict):  # pairs, since of a dict Gymnasium sorts the keys
+        return gym.spaces.Dict([(key, space_of(part)) for key, part in tree.items()])
+    return gym.spaces.Tuple(map(space_of, tree)) if isinstance(tree, tuple) else tree
 
 
 def split(layout: Any, value: Any, what: str) -> list[Any]:
@@ -144,10 +144,8 @@ def split(layout: Any, value: Any, what: str) -> list[Any]:
         space = "Dict" if is_dict else "Tuple"
         raise TypeError(f"{what} is a {type(value).__name__}, but the space is a {space}")
     if is_dict and value.keys() != layout.keys():
-        raise ValueError(
-            f"{what} has the keys {sorted(map(str, value))},"
-            f" but the space has {sorted(map(str, layout))}"
-        )
+        found, keys = sorted(map(str, value)), sorted(map(str, layout))
+        raise ValueError(f"{what} has the keys {found}, but the space has {keys}")
     if len(value) != len(layout):
         text = f"{len(value)} parts, but the space is a Tuple of {len(layout)}"
         raise ValueError(f"{what} has {text}")
@@ -246,10 +244,8 @@ def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -
         held = np.isfinite(cast) | ~np.isfinite(array) if is_float else cast == array
     if not held.all():
         detail = f" (got {array[()]})" if array.ndim == 0 else ""
-        raise ValueError(
-            f"{what} has dtype {array.dtype} and values{detail} that {space}, of dtype {dtype},"
-            " can't hold without loss"
-        )
+        text = f"{what} has dtype {array.dtype} and values{detail} that {space}, of dtype {dtype},"
+        raise ValueError(f"{text} can't hold without loss")
     return cast
 
 

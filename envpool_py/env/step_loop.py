@@ -79,7 +79,7 @@ class StepLoop:
         for i, executor in self._executors.items():
             executor.env_id, executor.heartbeat = i, self._heartbeat
             executor.times = block.times[i].data if len(block.times) else None
-            executor.warn = self._warn
+            executor.warn = self._add_warning
             executor.save_final_obs = partial(self._keep_final, i)
             self._steppers[i] = executor.stepper
         self._actions = actions_of(block, ids)
@@ -109,7 +109,7 @@ class StepLoop:
                         break
         finally:
             self._is_stepping = False
-        if self._heartbeat.numbers is not None:
+        if self._heartbeat.env_cell is not None:
             self._heartbeat.end()
 
     def guard_rows(self) -> None:
@@ -156,7 +156,7 @@ class StepLoop:
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
         np_false, np_float, count = np.False_, np.float64, FORK_COUNT
         shares = len(self._executors) > 1 and not self._heartbeat.is_read
-        current = self._heartbeat.numbers if shares else None
+        current = self._heartbeat.env_cell if shares else None
 
         def run(todo: Iterator[int], due: float) -> None:
             timed, forks = due > 0, count[0]
@@ -282,7 +282,7 @@ class StepLoop:
             return 0.0
         return spaces.fit(array, shape, np.dtype(np.float64), "reward", "reward_space")
 
-    def _warn(self, kind: str, text: str) -> None:
+    def _add_warning(self, kind: str, text: str) -> None:
         self._beside.setdefault("warnings", {})[kind] = text
 
     def _send_beside(self, token: int) -> None:

@@ -74,6 +74,5 @@ def lookup(env: Any, name: str, default: Any = _NO_DEFAULT) -> Any:
             continue
     if default is not _NO_DEFAULT:
         return default
-    raise AttributeError(
-        f"neither {type(env).__name__} nor an env that it wraps has the attribute {name!r}"
-    )
+    kind = type(env).__name__
+    raise AttributeError(f"neither {kind} nor an env that it wraps has the attribute {name!r}")

@@ -128,10 +128,8 @@ class EngineForSessions:
         hosts = {self._engine.hosts.of(i) for i in ids}
         remote = (host for host in hosts if isinstance(host, RemoteHost))
         running = [host for host in remote if host.life is Life.RUNNING]
-        for host in running:
-            host.stack_quiet = _STACK_QUIET
-            if host is running[0]:
-                host.request_stacks(running)
+        if running:
+            running[0].request_stacks(running, _STACK_QUIET)
 
     def stop(self, i: int, fact: str = "", *, kill: bool = False) -> EnvError | None:
         host, spare = self._engine.hosts.of(i), True
@@ -139,12 +137,12 @@ class EngineForSessions:
         if kill and not (isinstance(host, ThreadHost) and host.runs_cancelled()):
             return None
         if isinstance(host, RemoteHost) and host.life is Life.RUNNING:
-            env, _, _, thread, _ = self._engine.block.heartbeats[host.ids[0]].tolist()
-            if fact and env and (running := abs(env) - 1) != i:
+            running, thread = host.begun_env, int(host.heartbeat["thread"])
+            if fact and running not in (None, i):
                 fact += f": the same {host.name} steps env {running}"
             spare = isinstance(host, ThreadHost) and not kill and host.drops_cancelled()
             if spare:
-                if fact and env:  # ``flight.cancel`` cancels a coroutine, but no other code
+                if fact and running is not None:  # ``flight.cancel`` cancels coroutines alone
                     line, details = host.stack_of(thread)
                     text = f"env {i}: {fact}{line}; its coroutine was cancelled"
                     error = EnvTimeoutError(text, (i,), details=details)

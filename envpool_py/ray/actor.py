@@ -64,7 +64,7 @@ class Rows:
 
 
 class _Outbox:
-    """Collects the data that a worker process would send, for one reply; as ``ChildConnection``."""
+    """Collects the data that a worker process would send, as a ``ConnectionToParent``."""
 
     def __init__(self) -> None:
         self._items: list[tuple[int, int, bytes]] = []  # token, status, data
@@ -138,9 +138,9 @@ class EnvActor:
         return self._outbox.events.get()
 
     def _tell_phase(self) -> None:
-        env, *_, phase = self._block.heartbeats[self._ids[0]].tolist()
-        if phase != REQUEST:
-            self._outbox.tell(env - 1, phase, [])
+        beat = self._block.heartbeats[self._ids[0]]
+        if beat["phase"] != REQUEST:
+            self._outbox.tell(int(beat["env"]) - 1, int(beat["phase"]), [])
 
     def _reply(self) -> list[Any]:
         tokens, items = self._outbox.take()
@@ -182,8 +182,8 @@ class EnvActor:
             if limit is not None:
                 # While an env holds the GIL this loop stands still: then C code ends the process.
                 faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
-            for number, env_id in watchdog.find_overdue(lambda: dict.fromkeys(self._ids, 0)):
+            for number, env_id in watchdog.find_overdue(lambda: {self._ids[0]: 0}):
                 faulthandler.cancel_dump_traceback_later()
-                where = stack_of_thread(watchdog.thread_of(number))
-                return env_id or 0, int(self._block.heartbeats[number, 4]), where
+                beat = self._block.heartbeats[number]
+                return env_id or 0, int(beat["phase"]), stack_of_thread(int(beat["thread"]))
             time.sleep(max(watchdog.next_check - time.monotonic(), 0.0))

@@ -13,7 +13,7 @@ import math
 import multiprocessing
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,6 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.heartbeat import ROW_LENGTH
 from envpool_py.env.request import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Event, Rows
@@ -57,18 +56,17 @@ class ActorHost(RemoteHost):
     make: Callable[[list[int]], Any]
     step_timeout: float | None
 
-    def _launch(self) -> None:
-        self._inbox: deque[tuple[int, int, Any]] = deque()
+    def _launch(self, env_fns: list[Any]) -> None:
+        self.received = deque()
         # The env that has not ended its request in time, the phase of the request, and where it
         # was: line and stack.
         self.stuck: tuple[int, int, tuple[str, str]] | None = None
         # For each call without a reply, when it was sent or came first; the first is under way.
         self.since: deque[float] = deque()
-        self._cause, self.name, self._is_gone = "", "actor", False
-        self._heartbeat = np.zeros(ROW_LENGTH, np.int64)  # before there is a block
+        self.name, self._is_gone = "actor", False
         self.process, self._driver = self.make(self.ids), _driver()
         self._ask(self.process.greet, self._take_name)
-        self._ask(self.process.build, self._take_reply, self.to_make)
+        self._ask(self.process.build, self._take_reply, env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._take_stuck, self.step_timeout)
         self._ask_for_event(known=False)
@@ -105,8 +103,8 @@ class ActorHost(RemoteHost):
             return handler(done.result())
         # The last line says why; what follows is advice.
         cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
-        self._cause = self._cause or cause.strip(" .\t")
-        self._kill()  # it may run on, and only not be available
+        self._note_exit("died: " + cause.strip(" .\t"))
+        self.kill()  # it may run on, and only not be available
         return b""
 
     def _take_name(self, name: str) -> bytes:
@@ -120,10 +118,10 @@ class ActorHost(RemoteHost):
 
     def _take_reply(self, reply: list[Any]) -> bytes:
         tokens, groups, rows, items = reply
-        self._heartbeat[0] = 0  # the request whose phase was told has ended
+        self.heartbeat["env"] = 0  # the request whose phase was told has ended
         if groups:
             self.rows.write(groups, np.frombuffer(tokens, np.int64), rows)
-        self._inbox.extend(items)
+        self.received.extend(items)
         self.read()
         return bytes(tokens)
 
@@ -141,14 +139,14 @@ class ActorHost(RemoteHost):
     def _take_event(self, event: Event) -> bytes:
         i, phase, items = event
         self._take_reply([b"", 0, b"", items])
-        self._heartbeat[[0, 4]] = ~i, phase  # as a process would, but for the limit
+        self.heartbeat["env"], self.heartbeat["phase"] = ~i, phase  # as a process would
         if len(self.closed_envs) == len(self.ids):
             self.kill()
         return b""
 
     def attach(self, block: Block) -> None:
         """Let the actor return rows for this block, and continue at its positions."""
-        self.rows, self._heartbeat = Rows(block), block.heartbeats[self.ids[0]]
+        self.rows = Rows(block)
         super().attach(block)
 
     def write(self, data: bytes) -> None:
@@ -166,15 +164,11 @@ class ActorHost(RemoteHost):
             data += self.rows.read(POSITIONS, np.array(self.ids))
         self._ask(self.process.handle, self._take_reply, data)
 
-    def _received(self) -> deque[tuple[int, int, Any]]:
-        return self._inbox
-
     def _kill(self) -> None:
         """Kill the actor and ignore its later replies."""
-        if self._is_alive() and not self._is_gone:
-            self._is_gone = self.poller.end_noticed = True
-            if self._driver == _driver():  # else it has ended with Ray itself
-                ray.kill(self.process)
+        self._is_gone = True
+        if self._driver == _driver():  # else it has ended with Ray itself
+            ray.kill(self.process)
 
     def stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002
         """Return the line and the frames of the env that is stuck."""
@@ -185,7 +179,7 @@ class ActorHost(RemoteHost):
         return self._is_gone
 
     def _free(self) -> Exit:
-        return Exit(f"died: {self._cause}")
+        return Exit("has ended")
 
 
 class ActorSupervisor(Supervisor):
@@ -214,19 +208,20 @@ class ActorSupervisor(Supervisor):
         """Return all of them: an actor does not tell the driver which request it has begun."""
         return ids
 
-    def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
-        """Kill late and silent actors, and those with a stuck env, and yield the errors of envs."""
-        yield from super().enforce_deadlines()
+    def enforce_deadlines(self) -> list[EnvTimeoutError]:
+        """Kill late and silent actors, and those with a stuck env; return the errors of envs."""
+        errors = super().enforce_deadlines()
         limit, now = self._options.step_timeout, time.monotonic()
         for host in self.hosts:
             if host.life is not Life.RUNNING or host.has_ended():
                 continue
             if host.stuck:
                 i, phase, _ = host.stuck
-                self._block.heartbeats[host.ids[0], [0, 4]] = i + 1, phase  # as a process would
-                yield from host.kill_slow([i], 0, self.late_text(UNDONE_IN[phase]))
+                host.heartbeat["env"], host.heartbeat["phase"] = i + 1, phase  # as a process would
+                errors += host.kill_slow([i], 0, self.late_text(UNDONE_IN[phase]))
                 continue
             longest = math.inf if limit is None else (len(host.ids) + 1) * limit + SILENT_FOR
             if now > min(host.since.copy(), default=now) + longest:
                 fact = f"has not answered for {longest:g} seconds, with step_timeout={limit}"
-                yield from host.kill_slow(host.ids, 0, fact)
+                errors += host.kill_slow(host.ids, 0, fact)
+        return errors

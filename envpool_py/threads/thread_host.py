@@ -17,7 +17,7 @@ import errno
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,7 +33,7 @@ from envpool_py.worker import messages
 from envpool_py.worker.builtin_env_workers import RemoteEnvWorker
 from envpool_py.worker.host import Exit, Life, RemoteHost, Send
 from envpool_py.worker.poller import QueuePoller
-from envpool_py.worker.supervisor import GRACE, Supervisor
+from envpool_py.worker.supervisor import Supervisor
 from envpool_py.worker.watchdog import stack_of_thread
 from envpool_py.worker.worker_loop import EnvLoop, run_envs
 
@@ -48,8 +48,7 @@ class ThreadConnection:
     what the block cannot hold. ``is_over``: whether the thread has nothing left to do.
     ``inbox``: the messages that are not handled yet, the first of which the thread carries out; at
     first it makes its envs, for which there is None. ``bell``: has an item after each message.
-    ``cancelled``: the last message whose requests are cancelled, for the numbers that a heartbeat
-    may have.
+    ``cancelled``: for each env the last message whose requests are cancelled; -1: of its making.
     """
 
     def __init__(self, note: Callable[[Any], None], look: Callable[[], bytes]) -> None:
@@ -59,7 +58,7 @@ class ThreadConnection:
         self.is_over = self.is_abandoned = False
         self.publish, self.send = note, partial(note, look)
         self.add: Callable[..., None] = lambda *item: self.items.append(item)
-        self.cancelled: dict[int, Any] = {}
+        self.cancelled: dict[int | None, Any] = {}
         self.runner: coroutine_envs.Runner | None = None  # if the envs are in the event loop
         self._use = contextlib.ExitStack()
         self._lock = threading.Lock()
@@ -156,7 +155,7 @@ def main(loop: EnvThread, end: ThreadConnection, env_fns: Sequence[Any] | None) 
     The thread ends earlier if its envs need none: then this goes on in the event loop, with
     ``env_fns`` None.
     """
-    coroutine_envs.this_thread.is_cancelled = loop.is_cancelled
+    coroutine_envs.thread_local.is_cancelled = loop.is_cancelled
     try:
         with contextlib.suppress(Abandoned):
             try:
@@ -185,14 +184,15 @@ class ThreadHost(RemoteHost):
 
     name, how_killed = "thread", "was abandoned"
 
-    def _launch(self) -> None:
+    def _launch(self, env_fns: list[Any]) -> None:
         if self.life is Life.ENDED:
             for key, (i, _) in self.claimed.copy().items():  # other threads change it meanwhile
                 if i in self.ids:  # of the thread before
                     del self.claimed[key]
         self._end = end = ThreadConnection(self.poller.put, self._handle_items)
+        self.received = end.items
         loop = EnvThread(self.ids, end, self.claimed)
-        args, self.runs_cancelled = (loop, end, self.to_make), loop.is_cancelled
+        args, self.runs_cancelled = (loop, end, env_fns), loop.is_cancelled
         self.name, self.how_killed = type(self).name, type(self).how_killed
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
         self.process = threading.Thread(None, main, name, args, daemon=True)
@@ -218,10 +218,10 @@ class ThreadHost(RemoteHost):
         if self._is_alive():
             kind, _ = messages.HEADER.unpack_from(data)
             if kind == messages.CLOSE:
-                self._cancel([-1, *[i + 1 for i in self.ids]])
+                self._cancel([-1, *self.ids])
             self._post(kind, data[messages.HEADER.size :])
 
-    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+    def prepare_plain_requests(self, data: bytes, *, publish_early: bool) -> Send:
         kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
         return partial(self._post, kind, data)
 
@@ -230,14 +230,14 @@ class ThreadHost(RemoteHost):
         return partial(self._post, messages.REQUESTS, own)
 
     def cancel(self, ids: set[int]) -> set[int]:
-        self._cancel([i + 1 for i in ids])
+        self._cancel(ids)
         return ids if self.runner is None else set()  # a coroutine is cancelled where it waits
 
-    def _cancel(self, envs: Sequence[int]) -> None:
-        """Cancel the coroutines of what has been sent so far, for these numbers of a heartbeat."""
+    def _cancel(self, ids: Iterable[int]) -> None:
+        """Cancel the coroutines of what has been sent to these envs so far; -1: of their making."""
         if self._is_alive():
             if sent := [*self._end.inbox]:
-                self._end.cancelled.update(dict.fromkeys(envs, sent[-1]))
+                self._end.cancelled.update(dict.fromkeys(ids, sent[-1]))
                 self._end.notify()
             if (runner := self.runner) is not None:
                 runner.cancel()
@@ -268,24 +268,13 @@ class ThreadHost(RemoteHost):
 
     def _kill(self) -> None:
         """Abandon the thread."""
-        if self._is_alive() and not self.has_ended():
-            self._handle_items()
-            self._end.abandon(self.process.ident)
-            self.poller.end_noticed = True
+        self._handle_items()
+        self._end.abandon(self.process.ident)
 
     def note_slow_close(self, seconds: float) -> None:
         if self._is_alive() and self.runner is not None:
             self.name = "coroutine"
         super().note_slow_close(seconds)
-
-    def end(self, reason: str | None = None) -> None:
-        """Abandon the thread, unless it ends by itself."""
-        if reason is None and self._end.runner is None:
-            self.process.join(GRACE)
-        self.kill(reason)
-
-    def _received(self) -> deque[tuple[int, int, Any]]:
-        return self._end.items
 
     def has_ended(self) -> bool:
         return bool(self._end.is_over or self._end.is_abandoned)

@@ -101,7 +101,7 @@ class RemoteEnvWorker(BuiltinEnvWorker):
             if host.reap():
                 raise host.error_of(0)
             supervisor.poller.fetch(token_chunks, 0, None)
-        result = host.item(self._token, request.kind)
+        result = host.values_or_error(self._token, request.kind)
         host.forget_item(self._token)
         if isinstance(result, EnvError):
             raise result

@@ -27,46 +27,36 @@ class _RemoteEnv:
 
     def __init__(self, worker: EnvWorker) -> None:
         self.worker, self.close = worker, worker.close
-        # A request without a reply, and a reply. Each call of the worker and the change of its list
-        # are one operation: Python runs signal handlers at calls and jumps.
-        self._sent: list[Any] = []
-        self._received: list[Any] = []
-        self._failure: BaseException | None = None
-        # What ``recv`` of the worker has raised; None once it is known whether that was the reply.
+        # What ``send`` and ``recv`` of the worker have returned for this request: one item if the
+        # worker still owes the reply. The call and the change of the list are one operation:
+        # Python runs signal handlers at calls and jumps.
+        self._returned: list[Any] = []
+        # What ``send`` has raised, or ``recv``: that was the reply, or an interrupt.
         self._raised: BaseException | None = None
 
     def send(self, request: Request) -> None:
-        self._note_raised()  # a second interrupt may have come before
-        if self._sent and not self._received:
+        if len(self._returned) == 1 and (self._raised is None or is_interrupt(self._raised)):
             if type(self.worker).cancel is EnvWorker.cancel:  # it would only drop the reply
                 with suppressed():
                     self.recv()
             else:
-                self._sent[:] = filter(None, map(methodcaller("cancel"), (self.worker,)))
-        self._sent.clear()
-        self._received.clear()
-        self._failure = None
+                self._returned[:] = filter(None, map(methodcaller("cancel"), (self.worker,)))
+        self._returned, self._raised = [], None
         try:
-            self._sent.extend(map(methodcaller("send", request), (self.worker,)))
+            self._returned.extend(map(methodcaller("send", request), (self.worker,)))
         except ordinary() as error:  # raised in place of the reply
-            self._failure = error
+            self._raised = error
 
     def recv(self, *_: Any, **__: Any) -> Any:
-        if self._failure is not None:
-            raise self._failure
+        if not self._returned and self._raised is not None:
+            raise self._raised
         try:
-            self._received.extend(map(methodcaller("recv"), (self.worker,)))
+            self._returned.extend(map(methodcaller("recv"), (self.worker,)))
         except BaseException as error:
-            self._raised = error  # first, and without a call: see above
-            self._note_raised()
+            self._raised = error  # without a call, see above
             raise
-        self._sent.clear()
-        return self._received.pop()
-
-    def _note_raised(self) -> None:
-        if self._raised is not None and not is_interrupt(self._raised):
-            self._sent = []  # it was the reply
-        self._raised = None
+        returned, self._returned = self._returned, []
+        return returned.pop()
 
     step = reset = recv
 
@@ -107,14 +97,12 @@ class CustomWorkerHost(InlineHost):
         self._workers = workers
 
     def spaces(self) -> dict[int, EnvSpaces]:
-        return {
-            i: EnvSpaces(
-                self._attribute(i, "observation_space"),
-                self._attribute(i, "action_space"),
-                reward_shape(self._attribute(i, "reward_space")),
-            )
-            for i in self.ids
-        }
+        found: dict[int, EnvSpaces] = {}
+        for i in self.ids:
+            names = ("observation_space", "action_space", "reward_space")
+            obs, action, reward = (self._attribute(i, name) for name in names)
+            found[i] = EnvSpaces(obs, action, reward_shape(reward))
+        return found
 
     def _attribute(self, i: int, name: str) -> Any:
         try:

@@ -8,15 +8,18 @@ import pickle
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
 
 from envpool_py import errors, interrupts
 from envpool_py.env import failures
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces, Recreated
+from envpool_py.env.heartbeat import HEARTBEAT, begun_env
 from envpool_py.env.request import ASK, ID_MASK, RESET, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.interrupts import ordinary
@@ -29,6 +32,7 @@ ENDS_WITHIN = 1.0
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
 _KEY_MASK = ID_MASK | ASK
 _UNREADABLE = "it sent what cannot be read"
+_SLOW_CLOSE = "close has not ended in time"
 
 #: Sends a message that was prepared before.
 Send: TypeAlias = "Callable[[], object]"
@@ -48,9 +52,9 @@ class Host(Protocol):
 
     A host gets requests with their tokens, carries them out (those of one env in the order in which
     they came), writes rows into the block, and reports the tokens of finished requests. Values that
-    the block cannot hold, and errors, are kept in the host, see ``item``. A new backend has these
-    methods and extends ``RemoteHost`` if its envs can hang or end, or ``InlineHost`` if the caller
-    steps them.
+    the block cannot hold, and errors, are kept in the host, see ``values_or_error``. A new backend
+    has these methods and extends ``RemoteHost`` if its envs can hang or end, or ``InlineHost`` if
+    the caller steps them.
 
     Attributes:
         ids: the envs of this host.
@@ -60,7 +64,7 @@ class Host(Protocol):
     ids: list[int]
     life: Life
 
-    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+    def prepare_plain_requests(self, data: bytes, *, publish_early: bool) -> Send:
         """Prepare to send steps and plain resets, whose tokens are the int64 in ``data``.
 
         ``publish_early``: report finished requests while others are carried out.
@@ -73,7 +77,7 @@ class Host(Protocol):
             TypeError: a request cannot be pickled.
         """
 
-    def item(self, token: int, kind: str) -> Beside | EnvError:
+    def values_or_error(self, token: int, kind: str) -> Beside | EnvError:
         """Return the values beside a row, or the reply or error in place of one; keep them."""
 
     def forget_item(self, token: int) -> None:
@@ -86,14 +90,13 @@ class Host(Protocol):
 class Exit(NamedTuple):
     """How a host has ended, or is about to end.
 
-    ``reason``: what the pool killed it for, else how it has ended, such as its signal; empty while
-    it still ends by itself. ``error``: the error of an env_fn, which it has reported. ``line``,
-    ``stack``: the user's line and the env's frames at which it has ended.
+    ``reason``: what the pool killed it for, else how it has ended, such as its signal, and the
+    user's line; empty while it still ends by itself. ``error``: the error of an env_fn, which it
+    has reported. ``stack``: the env's frames at which it has ended.
     """
 
     reason: str = ""
     error: EnvError | None = None
-    line: str = ""
     stack: str = ""
 
 
@@ -112,12 +115,11 @@ class RemoteHost(ABC):
         process: where its envs are: the process, the thread, or the handle of the actor.
         exit: how it has ended, or why it is about to end; None before that. ``last_exit``: the one
             before its last start, for envs that a restart did not bring back.
-        deadline: when it is killed if it still makes an env, or cannot go on; infinity: never.
         name: what errors call it.
         how_killed: what errors say if the pool has ended it.
-        stack_quiet: see ``watchdog.STACK_QUIET``.
+        received: the items that have arrived, and are not handled yet.
+        heartbeat: what it does, in the block; zeros before there is one.
         items: the data that it sent beside rows, each with the token of its request.
-        is_cut_off: whether it has closed its connection, though it may still run.
         num_sent: the number of messages that were sent, or wait to be sent; of an actor 0.
         spaces: those that its envs had at first, and must have after a restart.
         unmade: the envs that it has still to make.
@@ -131,7 +133,7 @@ class RemoteHost(ABC):
     kept_spaces: dict[bytes, tuple[Any, bytes]]
     poller: Poller
 
-    name, how_killed, stack_quiet = "host", "was killed", watchdog.STACK_QUIET
+    name, how_killed = "host", "was killed"
     #: What a death while it starts may come from.
     hint = ""
     last_exit = Exit("has ended")
@@ -139,7 +141,9 @@ class RemoteHost(ABC):
     def __post_init__(self) -> None:
         # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
+        self.received: deque[tuple[int, int, Any]] = deque()
         self.spaces: dict[int, EnvSpaces] = {}
+        self.heartbeat = np.zeros(1, HEARTBEAT)[0]
         self.life = Life.NEW
         self.process: Any = None
         self.exit: Exit | None = None
@@ -147,18 +151,16 @@ class RemoteHost(ABC):
     # --------------------------------------------------------------------------- of each kind
 
     @abstractmethod
-    def _launch(self) -> None:
-        """Start it; OSError if that fails."""
+    def _launch(self, env_fns: list[Any]) -> None:
+        """Start it, to make these envs; OSError if that fails."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
         """Send a message of ``messages.pack``, without waiting for its end."""
 
-    @abstractmethod
-    def _received(self) -> deque[tuple[int, int, Any]]:
-        """Return the queue of the items that have arrived: token, status and data."""
-
-    def request_stacks(self, hosts: Sequence[Any]) -> None:  # noqa: B027 - not for all kinds
+    def request_stacks(  # noqa: B027 - not for all kinds
+        self, hosts: Sequence[Any], quiet: float = watchdog.STACK_QUIET
+    ) -> None:
         """Let these hosts, all of this kind, write their stacks for ``kill_slow``."""
 
     @abstractmethod
@@ -167,7 +169,7 @@ class RemoteHost(ABC):
 
     @abstractmethod
     def _kill(self) -> None:
-        """Let it end at once, and do not wait for that."""
+        """Let it, which runs, end at once, and do not wait for that."""
 
     @abstractmethod
     def has_ended(self) -> bool:
@@ -179,25 +181,31 @@ class RemoteHost(ABC):
 
     # ------------------------------------------------------------------------------ of all kinds
 
-    def start(self, deadline: float) -> None:
-        """Start it and return while it makes its envs, until ``deadline``; OSError if it fails."""
-        self._launch()  # if it fails, ``exit`` says as before why it has ended
+    def _received(self) -> deque[tuple[int, int, Any]]:
+        """Return the queue of the items that have arrived: token, status and data."""
+        return self.received
+
+    def start(self, limit: float) -> None:
+        """Start it, with ``limit`` seconds to make its first env; OSError if it fails."""
+        again = self.life is Life.ENDED
+        # If it fails, ``exit`` says as before why it has ended.
+        self._launch([Recreated(fn) for fn in self.env_fns] if again else self.env_fns)
         self.last_exit = self.exit or self.last_exit
-        self.exit, self.is_cut_off, self.num_sent, self.unmade = None, False, 0, set(self.ids)
+        self.exit, self.num_sent, self.unmade = None, 0, set(self.ids)
         self.closed_envs: dict[int, EnvError | None] = {}
-        self.deadline, self.life = deadline, Life.STARTING  # NEW | ENDED -> STARTING
+        self.life = Life.STARTING  # NEW | ENDED -> STARTING
+        self.set_deadline(limit)
 
     @property
-    def to_make(self) -> list[Any]:
-        """What makes the envs of the next start."""
-        again = self.life is Life.ENDED
-        return [Recreated(fn) for fn in self.env_fns] if again else self.env_fns
+    def begun_env(self) -> int | None:
+        """The env whose request it carries out, or carried out when it ended."""
+        return begun_env(int(self.heartbeat["env"]))
 
     def attach(self, block: Block) -> None:
         """Let it write rows into the block from now on."""
         self.write(messages.pack(messages.ATTACH, pickle.dumps(block.spec)))
 
-    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+    def prepare_plain_requests(self, data: bytes, *, publish_early: bool) -> Send:
         kind = messages.TOKENS_EARLY if publish_early else messages.TOKENS
         return partial(self.write, messages.pack(kind, data))
 
@@ -227,9 +235,10 @@ class RemoteHost(ABC):
                 if data:  # else it has just started
                     self._note_made(i, data)
                 if self.life is Life.STARTING and not self.unmade:
-                    self.life, self.deadline = Life.RUNNING, math.inf  # STARTING -> RUNNING
-                elif self.deadline < math.inf and self.exit is None:
-                    self.deadline = time.monotonic() + self.limit
+                    self.life = Life.RUNNING  # STARTING -> RUNNING
+                    self.poller.deadlines.pop(self.number, None)
+                elif self.exit is None and self.poller.deadlines.pop(self.number, None) is not None:
+                    self.set_deadline(self.limit)
             elif status == messages.CLOSED:
                 self.closed_envs[i] = self._unpack(i, status, data) if data else None
             elif status == messages.ENDED:
@@ -265,18 +274,18 @@ class RemoteHost(ABC):
         self.spaces[i] = made
         self.unmade.discard(i)
 
-    def _note_exit(self, reason: str = "", error: EnvError | None = None) -> None:
-        """Note that it ends; an earlier reason stays."""
-        if self.exit is None:
-            self.exit = Exit(reason, error)
+    def _note_exit(self, reason: str = "", error: EnvError | None = None, stack: str = "") -> None:
+        """Note that it ends, or has ended; an earlier reason or error stays."""
+        known = self.exit or Exit(reason, error)
+        self.exit = known._replace(reason=known.reason or reason, stack=known.stack or stack)
 
     def _fail_start(self, error: EnvError | None) -> None:
         """Note the error of an env_fn, after which it ends by itself; None: unreadable."""
         self._note_exit(error=error)
         self.poller.end_noticed = True
-        self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
+        self.set_deadline(ENDS_WITHIN, _SLOW_CLOSE)
 
-    def item(self, token: int, kind: str) -> Beside | EnvError:
+    def values_or_error(self, token: int, kind: str) -> Beside | EnvError:
         i, key = token & ID_MASK, token & _KEY_MASK
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
@@ -314,9 +323,11 @@ class RemoteHost(ABC):
         """Kill it, without waiting for its end."""
         if reason is not None:
             self._note_exit(f"{self.how_killed}: {reason}")
-        self._kill()
+        if self._is_alive() and not self.has_ended():
+            self._kill()
+            self.poller.end_noticed = True
 
-    def end(self, reason: str | None = None) -> None:
+    def end(self, reason: str) -> None:
         """Kill it and wait for its end, a few seconds at the most."""
         self.kill(reason)
         self.await_end()
@@ -330,15 +341,22 @@ class RemoteHost(ABC):
         if self.exit is None:
             self._note_exit()
             self.write(messages.pack(messages.CLOSE, b""))
-            self.deadline = time.monotonic() + limit
+            self.set_deadline(limit, _SLOW_CLOSE)
 
-    def kill_late(self) -> None:
-        """Kill it after its deadline, and note why."""
-        if self.exit is not None:  # it closes its envs: one moves, or an env_fn has raised
-            self.exit = self.exit._replace(reason=f"{self.how_killed}: close has not ended in time")
-            self.kill()
-        elif self.is_cut_off:
-            self.kill("it closed its connection to the pool")
+    def set_deadline(self, seconds: float, reason: str = "") -> None:
+        """Have it killed for this reason unless it ends within these seconds.
+
+        An earlier deadline, or reason, stays. Without a reason, it has to make an env by then.
+        """
+        due, known = self.poller.deadlines.get(self.number, (math.inf, ""))
+        if seconds < math.inf:
+            due = min(due, time.monotonic() + seconds)
+            self.poller.deadlines[self.number] = due, known or reason
+
+    def kill_late(self, reason: str) -> None:
+        """Kill it after its deadline, which was set for this reason."""
+        if reason:
+            self.kill(reason)
         else:
             i = next(i for i in self.ids if i in self.unmade)
             fact = f"did not return from env_fn within {self.limit:g} seconds"
@@ -366,30 +384,26 @@ class RemoteHost(ABC):
             if self._is_alive() and self.has_ended():
                 while self.read():
                     pass
-                found = self._free()
-                known = self.exit or found
-                reason = known.reason or found.reason
-                self.exit = known._replace(reason=reason, stack=found.stack)
-                self.deadline, self.life = math.inf, Life.ENDED  # STARTING | RUNNING -> ENDED
+                self._note_exit(*self._free())
+                self.life = Life.ENDED  # STARTING | RUNNING -> ENDED
+                self.poller.deadlines.pop(self.number, None)
         return self.life is Life.ENDED
 
     def note_slow_close(self, seconds: float) -> None:
         """Note that it is killed because it was not closed within ``seconds``."""
-        known = self.exit or Exit()
-        if self._is_alive() and not known.reason and not self.has_ended():
-            reason = f"{self.how_killed}: it has not ended after {seconds:g} seconds"
-            self.exit = known._replace(reason=reason)
+        if self._is_alive() and not self.has_ended():
+            self._note_exit(f"{self.how_killed}: it has not ended after {seconds:g} seconds")
 
-    def errors_of_close(self, hung: Collection[int] = ()) -> list[EnvError]:
-        """Return the errors of ``close``; of the others one in ``hung``, or the first, has hung."""
+    def errors_of_close(self) -> list[EnvError]:
+        """Return the errors of ``close``; of the others ``begun_env``, or the first, has hung."""
         found = [error for error in self.closed_envs.values() if error is not None]
         if not (unclosed := [i for i in self.ids if i not in self.closed_envs]):
             return found
-        first, *rest = sorted(unclosed, key=lambda i: i not in hung)
-        how = Exit() if self.exit is None else self.exit
+        first, *rest = sorted(unclosed, key=lambda i: i != self.begun_env)
+        how = self.exit or Exit()
         text = f"env {first}: could not be closed"
         if self.exit is not None:
-            text += f": the {self.name} {how.reason}{how.line}"
+            text += f": the {self.name} {how.reason}"
         if rest:
             text += f"; nor could {errors.name_ids(rest)}, of the same {self.name}"
         return [*found, EnvError(text, (first, *rest), "close", how.stack)]
@@ -402,12 +416,12 @@ class RemoteHost(ABC):
     def death_of(self, i: int) -> WorkerDiedError:
         """Return a new error that says how the host of env ``i`` ended."""
         found = self.exit or self.last_exit
-        text = f"the {self.name} {found.reason}{found.line}"
+        text = f"the {self.name} {found.reason}"
         if found.error is not None:
             text += " while starting; " + found.error.message.partition("\n")[0]
         elif self.exit is not None and self.unmade:
             text += f" while starting{self.hint}"
-        if found.reason == "was killed by SIGKILL" and found.error is None:  # not by the pool
+        if found.reason.startswith("was killed by SIGKILL") and found.error is None:  # by others
             text += "; perhaps the system was out of memory"
         others = [j for j in self.ids if j != i]
         shared = f"; it was also that of {errors.name_ids(others)}" if others else ""

@@ -112,7 +112,7 @@ class HostGroup:
         assert isinstance(host, RemoteHost)  # noqa: S101 - it can end, as only these can
         return host
 
-    def prepare_tokens(
+    def prepare_plain_requests(
         self, index: slice | IdArray, tokens: spaces.Array, *, reset: bool, publish_early: bool
     ) -> list[Send]:
         """Prepare to send steps, or plain resets, to these envs, a message for each host.
@@ -127,9 +127,9 @@ class HostGroup:
             tokens = tokens | RESET
         if len(home) == 1:  # of a session: in half the time
             host = self.all[home.item()]
-            return [host.prepare_tokens(tokens.tobytes(), publish_early=publish_early)]
+            return [host.prepare_plain_requests(tokens.tobytes(), publish_early=publish_early)]
         messages = [
-            self.all[number].prepare_tokens(
+            self.all[number].prepare_plain_requests(
                 tokens[home == number].tobytes(), publish_early=publish_early
             )
             for number in set(home.tolist())

@@ -60,7 +60,7 @@ class InlineHost:
     def attach(self, block: Block) -> None:
         self._loop = StepLoop(block, self._executors, self._keep_beside, self._keep_error)
 
-    def item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as RemoteHost
+    def values_or_error(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as RemoteHost
         return self._items[token & (ID_MASK | ASK)]
 
     def forget_item(self, token: int) -> None:
@@ -78,7 +78,7 @@ class InlineHost:
             raise ClosedEnvironmentError("the pool was closed meanwhile; make a new pool") from None
         self._items[token & (ID_MASK | ASK)] = env_error(error, token & ID_MASK, kind)
 
-    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:  # noqa: ARG002 - see `run`
+    def prepare_plain_requests(self, data: bytes, *, publish_early: bool) -> Send:  # noqa: ARG002 - see `run`
         return partial(self._send, memoryview(data).cast("q").tolist(), {})
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envpool_py.env import failures
-from envpool_py.env.request import ID_MASK, pack_token
+from envpool_py.env.request import ID_MASK
 from envpool_py.interrupts import ordinary
 from envpool_py.worker import file_descriptors
 
@@ -28,8 +28,6 @@ HEADER = struct.Struct("=qq")
 TOKENS, TOKENS_EARLY, REQUESTS, ATTACH, CLOSE = range(5)
 #: The body of a CLOSE: after how many seconds other envs are closed beside one that hangs; or none.
 PATIENCE = struct.Struct("=d")
-#: A token of no request, which ends a sleep.
-WAKE_CALLER = pack_token(-1)
 
 ITEM = struct.Struct("=qiq")
 #: The status of an item: values beside a row or a reply, an error, the spaces of a new env (empty

@@ -16,8 +16,9 @@ from time import perf_counter
 from typing import Any
 
 from envpool_py import interrupts
+from envpool_py.env.request import pack_token
 from envpool_py.worker import file_descriptors
-from envpool_py.worker.messages import READ_BYTES, WAKE_CALLER
+from envpool_py.worker.messages import READ_BYTES
 
 # Seconds of one wait, after which callers wait again: a signal that comes after Python has looked
 # for signals and before the system waits does not end that wait; on Windows Ctrl-C ends none.
@@ -37,6 +38,7 @@ class Poller:
             the results are collected.
         listener: called by ``wake``, and for each result.
         end_noticed: a process may have ended, and nobody has handled that yet.
+        deadlines: by the number of a host, when it is killed, and why.
     """
 
     rings = False
@@ -45,6 +47,7 @@ class Poller:
     def __init__(self) -> None:
         self.bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.end_noticed = False
+        self.deadlines: dict[int, tuple[float, str]] = {}
         self._handlers: dict[int, Any] = {}
         self._in_a_row = 0
         self.results = self.write_end = self._duplicated = -1
@@ -132,7 +135,7 @@ class Poller:
             poll = select.poll()
             poll.register(self.write_end, select.POLLOUT)
             if poll.poll(0):  # a full pipe has already ended the sleep
-                os.write(self.write_end, WAKE_CALLER)
+                os.write(self.write_end, pack_token(-1))  # of no request
 
     def close(self) -> None:
         if hasattr(self._poll, "close"):

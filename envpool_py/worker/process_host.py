@@ -18,9 +18,8 @@ import os
 import select
 import signal
 import socket
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
@@ -57,7 +56,7 @@ class ProcessHost(RemoteHost):
         self.stream: Any = None
         self._stacks = watchdog.Stacks(self.shared.stacks, self.number)
 
-    def _launch(self) -> None:
+    def _launch(self, env_fns: list[Any]) -> None:
         self.process, method = None, self.context.get_start_method()
         if method != "fork":
             self.hint = f'; under {method!r} the program needs `if __name__ == "__main__":`'
@@ -73,7 +72,7 @@ class ProcessHost(RemoteHost):
             shared = self.shared._replace(stacks=self._stacks.fd)
             self.process = self.context.Process(  # type: ignore[attr-defined]
                 target=worker_loop.main,
-                args=(self.number, self.ids, self.to_make, theirs, shared),
+                args=(self.number, self.ids, env_fns, theirs, shared),
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
                 daemon=False,
             )
@@ -105,12 +104,6 @@ class ProcessHost(RemoteHost):
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
 
-    def start_by(self, context: BaseContext, pickled: Callable[[Any, int], bytes]) -> None:
-        """Start the process by another method from now on; EnvError: an env_fn is not picklable."""
-        pairs = zip(self.env_fns, self.ids, strict=True)
-        self.env_fns = [fn if isinstance(fn, bytes) else pickled(fn, i) for fn, i in pairs]
-        self.context = context
-
     def write(self, data: bytes) -> None:
         """Send a message; bytes that the process does not accept at once are sent later."""
         stream = self.stream
@@ -141,8 +134,8 @@ class ProcessHost(RemoteHost):
         with contextlib.nullcontext() if self.life is Life.RUNNING else interrupts.deferred():
             self.read()
         if self.stream.ended:
-            self.is_cut_off = self.poller.end_noticed = True
-            self.deadline = min(self.deadline, time.monotonic() + ENDS_WITHIN)
+            self.poller.end_noticed = True
+            self.set_deadline(ENDS_WITHIN, "it closed its connection to the pool")
             self.poller.forget(fd)  # else every poll would report it
 
     def _received(self) -> deque[Any]:
@@ -167,9 +160,11 @@ class ProcessHost(RemoteHost):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(self.process.pid, signum)
 
-    def request_stacks(self, hosts: Sequence[ProcessHost]) -> None:
+    def request_stacks(
+        self, hosts: Sequence[ProcessHost], quiet: float = watchdog.STACK_QUIET
+    ) -> None:
         found = [(host._stacks, host.process.pid) for host in hosts]  # noqa: SLF001
-        watchdog.Stacks.request(found, self.stack_quiet)
+        watchdog.Stacks.request(found, quiet)
 
     def stack_of(self, thread: int) -> tuple[str, str]:
         return self._stacks.read(thread)
@@ -193,7 +188,7 @@ class ProcessHost(RemoteHost):
             how += ", or has ended with its fork server"  # for which multiprocessing gives 255
         with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
             self.process.close()
-        return Exit(how, None, line, stack)
+        return Exit(how + line, stack=stack)
 
     def _close_descriptors(self) -> None:
         own = [(self._stacks, "fd")] if self.shared.stacks < 0 else []

@@ -76,21 +76,11 @@ def _uses_cuda() -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _awaiting_ends(hosts: Sequence[RemoteHost]) -> Iterator[None]:
-    """Wait once for the stacks of all of these hosts, and once for their ends.
-
-    ``kill_slow`` and ``kill_late`` are called in between.
-    """
-    if hosts:
-        hosts[0].request_stacks(hosts)
-    yield
-    for host in hosts:
-        host.await_end()
-
-
 class Supervisor:
-    """Starts, watches and ends the processes of these envs; ``timed``: there is a deadline."""
+    """Starts, watches and ends the processes of these envs.
+
+    ``timed``: true if requests have a limit, or a host a deadline. It is read in every step.
+    """
 
     #: The option for the number of hosts.
     counted_by = "num_processes"
@@ -111,7 +101,6 @@ class Supervisor:
         self._owner_pid = os.getpid()
         self.hosts: list[RemoteHost] = []
         self.watchdog: Watchdog | None = None
-        self.timed = options.step_timeout is not None
         self._options = options
         self._block: Any = None  # made when all envs are made
         self._fds: list[int] = []
@@ -119,6 +108,7 @@ class Supervisor:
         self._env_fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
         self.poller = self.make_poller()
+        self.timed: Any = options.step_timeout is not None or self.poller.deadlines
         with interrupts.deferred():  # `close` needs it
             self._finalizer = Finalize(None, self.close, exitpriority=10)
 
@@ -233,7 +223,7 @@ class Supervisor:
                         importlib.import_module(name)
             with self.starting(warn_of_forks=True):
                 for host in self.hosts:
-                    host.start(time.monotonic() + limit)
+                    host.start(limit)
         except ordinary(OSError) as found:
             if isinstance(found, EnvTimeoutError):  # an OSError, too
                 raise
@@ -266,7 +256,7 @@ class Supervisor:
                 warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
             self.poller.fetch(token_chunks, 0, self.time_left(left))
-            self._end_late()
+            self.enforce_deadlines()
             check()
 
     def make_block(self, spec: Spec) -> Block:
@@ -275,7 +265,7 @@ class Supervisor:
         self._block = block = self._new_block(spec._replace(timed=limit is not None))
         self.watchdog = Watchdog(limit or MAKES_WITHIN, block.heartbeats)
         for host in self.hosts:
-            host.limit = self.watchdog.limit
+            host.limit, host.heartbeat = self.watchdog.limit, block.heartbeats[host.ids[0]]
             host.attach(block)
         return block
 
@@ -287,13 +277,16 @@ class Supervisor:
         if self.watchdog is not None:
             self.watchdog.forget(host.ids)
         if isinstance(host, ProcessHost) and forks(host.context) and _uses_cuda():
-            host.start_by(self._server(), self._pickled)
+            pairs = zip(host.env_fns, host.ids, strict=True)
+            host.env_fns = [
+                fn if isinstance(fn, bytes) else self._pickled(fn, i) for fn, i in pairs
+            ]
+            host.context = self._server()
             text = "%s: restarted by forkserver, because the program uses CUDA now"
             _LOGGER.warning(text, name_ids(host.ids))
         with self.starting(warn_of_forks=False):
-            host.start(time.monotonic() + MAKES_WITHIN)
+            host.start(MAKES_WITHIN)
             host.attach(self._block)
-        self.timed = True
 
     def describe(self) -> str:
         text = f", {self.counted_by}={len(self.hosts)}"
@@ -303,60 +296,53 @@ class Supervisor:
 
     def time_left(self, longest: float | None) -> float:
         """Return the seconds until ``enforce_deadlines`` is due, at most ``longest``; or inf."""
-        due = min([host.deadline for host in self.hosts], default=math.inf)
+        due, _ = min(self.poller.deadlines.values(), default=(math.inf, ""))
         if self.watchdog is not None:
             due = min(due, self.watchdog.next_check)
         left = max(due - time.monotonic(), 0.0)
         return left if longest is None else min(left, longest)
 
-    def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
-        """Kill processes past their deadline; yield an error for each env stuck in a request."""
-        self._end_late()
-        watchdog = self.watchdog
-        if self._options.step_timeout is None:
-            self.timed = any(host.deadline < math.inf for host in self.hosts)
-        if watchdog is None:
-            return
-        late: dict[RemoteHost, tuple[int, int | None]] = {}  # of each host one that is overdue
-        for number, env_id in watchdog.find_overdue(self._messages_sent):
-            host = next(host for host in self.hosts if number in host.ids)
-            if host.exit is None:
-                late.setdefault(host, (number, env_id))
+    def enforce_deadlines(self) -> list[EnvTimeoutError]:
+        """Kill processes past their deadline; return an error for each env stuck in a request."""
+        overdue: dict[int, int | None] = {}
+        if self.watchdog is not None:
+            overdue = dict(self.watchdog.find_overdue(self._messages_sent))
+        stuck = [host for host in self.hosts if host.ids[0] in overdue and host.exit is None]
+        now, deadlines = time.monotonic(), self.poller.deadlines.copy()  # other threads change it
+        due = {self.hosts[number]: why for number, (at, why) in deadlines.items() if at <= now}
+        late = [host for host in dict.fromkeys([*due, *stuck]) if not host.has_ended()]
+        if late:
+            late[0].request_stacks(late)  # waits once for the stacks of all
         errors: list[EnvTimeoutError] = []
-        with _awaiting_ends([*late]):
-            for host, (number, env_id) in late.items():
-                did = UNDONE_IN[int(self._block.heartbeats[number, 4])]
-                named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
-                errors += host.kill_slow(named, watchdog.thread_of(number), self.late_text(did))
-        yield from errors
-
-    def _end_late(self) -> None:
-        """End processes past their deadline."""
-        now = time.monotonic()
-        late = [host for host in self.hosts if host.deadline <= now and not host.has_ended()]
-        with _awaiting_ends(late):
-            for host in late:
-                host.kill_late()
+        for host in late:
+            if host in due:
+                host.kill_late(due[host])
+                continue
+            env_id, did = overdue[host.ids[0]], UNDONE_IN[int(host.heartbeat["phase"])]
+            named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
+            errors += host.kill_slow(named, int(host.heartbeat["thread"]), self.late_text(did))
+        for host in late:
+            host.await_end()
+        return errors
 
     def late_text(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
-        option = "" if self._options.step_timeout is None else "step_timeout="
-        limit = MAKES_WITHIN if self.watchdog is None else self.watchdog.limit
-        return f"did not {did} within {option}{limit} seconds"
+        limit = self._options.step_timeout
+        seconds = MAKES_WITHIN if limit is None else f"step_timeout={limit}"
+        return f"did not {did} within {seconds} seconds"
 
     def _messages_sent(self) -> dict[int, int]:
-        """Return for each env of processes that run the messages sent to the env's heartbeat."""
+        """Return for each process that runs, by its first env, the messages sent to it."""
         running = [host for host in self.hosts if host.life is Life.RUNNING]
         counts = self._options.step_timeout is not None
         for host in running:  # an interrupt may have come between a message and its count
-            host.num_sent = max(host.num_sent, int(self._block.heartbeats[host.ids[0], 2]))
-        return {i: one.num_sent * (counts and i == one.ids[0]) for one in running for i in one.ids}
+            host.num_sent = max(host.num_sent, int(host.heartbeat["handled"]))
+        return {host.ids[0]: host.num_sent * counts for host in running}
 
     def begun(self, ids: set[int]) -> set[int]:
         """Return those of these envs in flight that have begun their request, as far as known."""
-        hosts = self.hosts if self._block is not None else ()
-        current = {host.ids[0]: int(self._block.heartbeats[host.ids[0], 0]) for host in hosts}
-        return ids & {abs(env) - 1 if env else i for i, env in current.items()}
+        begun = [(host.begun_env, host.ids[0]) for host in self.hosts]
+        return ids & {first if env is None else env for env, first in begun}
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
@@ -369,7 +355,6 @@ class Supervisor:
             for host in self.hosts:
                 host.write(messages.pack(messages.CLOSE, messages.PATIENCE.pack(GRACE / 2)))
             self._await_exits(GRACE)
-            hung = self.begun({i for host in self.hosts for i in host.ids})
             for host in self.hosts:
                 host.note_slow_close(GRACE)
                 if isinstance(host, ProcessHost):
@@ -378,6 +363,7 @@ class Supervisor:
         finally:  # also after a second Ctrl-C
             for host in self.hosts:
                 host.kill()
+                host.heartbeat = host.heartbeat.copy()  # not in the block
             self._await_exits(5)
             with interrupts.deferred():
                 self._finalizer.cancel()
@@ -388,7 +374,7 @@ class Supervisor:
                     file_descriptors.release(self._fds.pop())
                 self.watchdog = self._block = None  # free the memory
                 self._closed = True
-        return [error for host in closing for error in host.errors_of_close(hung)]
+        return [error for host in closing for error in host.errors_of_close()]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -1,13 +1,13 @@
 """Find the envs that are stuck in a request, and read their Python stacks.
 
-Each env has a *heartbeat* in the block, five int64 that its process writes and the parent reads; if
-one thread steps several envs, that of the first one is used:
+Each host has a *heartbeat*, that of its first env in the block, which its process writes and the
+parent reads:
 
-* the env that carries out a request: its id plus 1, or ``~id`` if it has no limit; 0 for none;
-* the start of that request, a float64 of ``time.monotonic``, the same clock in all processes;
-* the number of messages that the process has handled, for the first env of a process;
-* the number of the thread, as Python's stacks name it;
-* what the env is doing: ``env.heartbeat.REQUEST``, ``CLOSING`` or ``MAKING``.
+* ``env``: what carries out a request: its id plus 1, or ``~id`` if it has no limit; 0 for none;
+* ``since``: the start of that request, by ``time.monotonic``, the same clock in all processes;
+* ``handled``: the number of messages that the process has handled;
+* ``thread``: the number of the thread, as Python's stacks name it;
+* ``phase``: what the env is doing: ``env.heartbeat.REQUEST``, ``CLOSING`` or ``MAKING``.
 
 The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
 cannot be overdue earlier. The process needs two stores and one clock reading per step. Without
@@ -28,9 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from envpool_py.env import coroutine_envs, failures
+from envpool_py.env.heartbeat import begun_env
 from envpool_py.env.spaces import Array
 
 #: Seconds that a stuck process has to write its stack.
@@ -77,9 +76,6 @@ class Watchdog:
         self._heartbeats[ids] = 0
         self._idle = {key: since for key, since in self._idle.items() if key[0] not in ids}
 
-    def thread_of(self, number: int) -> int:
-        return int(self._heartbeats[number, 3])
-
     def find_overdue(self, sent: Callable[[], Mapping[int, int]]) -> list[tuple[int, int | None]]:
         """Return the numbers of overdue heartbeats and their stuck envs, if it is time to check.
 
@@ -94,18 +90,18 @@ class Watchdog:
         due = now + self.limit
         for number, count in sent().items():
             row = self._heartbeats[number]
-            env, _, done, *_ = row.tolist()
-            since = began = float(row.view(np.float64)[1])  # read after the env, see `Heartbeat`
+            env, done = int(row["env"]), int(row["handled"])
+            since = began = float(row["since"])  # read after the env, see `Heartbeat`
             if env < 0 or (env == 0 and done >= count):
                 continue
             if env == 0:  # it has a message to read
                 progress = number, done, began
                 since = idle[progress] = self._idle.get(progress, now)
             # Read the env again: if its request has ended, the time may belong to another one.
-            if since + self.limit > now or env != int(row[0]):
+            if since + self.limit > now or env != int(row["env"]):
                 due = min(due, max(since + self.limit, now + 1e-3))
             else:
-                found.append((number, env - 1 if env else None))
+                found.append((number, begun_env(env)))
         self._idle, self.next_check = idle, due
         return found
 

@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import functools
 import mmap
 import multiprocessing
 import os
@@ -35,7 +34,7 @@ from envpool_py.env.step_loop import StepLoop
 from envpool_py.interrupts import ordinary
 from envpool_py.options import ProcessOptions
 from envpool_py.worker import cores_and_threads, file_descriptors, messages
-from envpool_py.worker.child_connection import ChildConnection, Spinning
+from envpool_py.worker.connection_to_parent import ConnectionToParent, Spinning
 from envpool_py.worker.watchdog import show_stacks
 
 #: Seconds after which finished rows are published while other envs are still stepped: short, so
@@ -85,7 +84,7 @@ def main(
     show_stacks(shared.stacks, number)
     multiprocessing.parent_process()._sentinel = shared.parent_alive  # type: ignore[union-attr]  # noqa: SLF001 - the parent closes multiprocessing's
     file_descriptors.claim(stream.fileno(), stream)  # a copy that an env forks would keep it open
-    end = ChildConnection(stream, shared.results, Spinning(allowed=shared.may_spin))
+    end = ConnectionToParent(stream, shared.results, Spinning(allowed=shared.may_spin))
 
     def open_block(spec: bytes) -> Block:
         return Block(pickle.loads(spec), mmap.mmap(shared.memory, 0))  # noqa: S301 - from our parent
@@ -169,7 +168,8 @@ class EnvLoop:
         return True
 
     def _attach(self, block: Block, *functions: Callable[[], object]) -> None:
-        row, send = block.heartbeats[self.ids[0]], self._send_beside
+        first, send = self.ids[0], self._send_beside
+        row = block.heartbeats[first : first + 1]
         self.heartbeat = beat = Heartbeat(row, *functions, limited=block.spec.timed)
         self._loop = StepLoop(block, self._executors, send, self._fail, beat)
 
@@ -217,8 +217,7 @@ class EnvLoop:
 
     def close(self) -> None:
         """Close the envs; if one hangs, other threads close the rest, each in its own."""
-        left, is_over = iter([*self._executors.items()]), threading.Event()
-        thread = functools.partial(threading.Thread, daemon=True, name="envpool_py close")
+        left = iter([*self._executors.items()])
 
         def close_all() -> None:
             for i, executor in left:
@@ -232,14 +231,15 @@ class EnvLoop:
                 self._connection.send()
 
         def help_out() -> None:
-            if not is_over.wait(self._patience):
-                for _ in self._executors:
-                    thread(target=close_all).start()
+            for _ in self._executors:
+                threading.Thread(target=close_all, daemon=True, name="envpool_py close").start()
 
+        timer = threading.Timer(self._patience, help_out)
+        timer.daemon = True
         if len(self._executors) > 1 and self._patience:
-            thread(target=help_out).start()
+            timer.start()
         close_all()
-        is_over.set()
+        timer.cancel()
 
 
 def run_envs(loop: EnvLoop, receive: Callable[[], Any], *, made: bool) -> None:

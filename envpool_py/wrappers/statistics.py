@@ -39,7 +39,7 @@ def for_space(space: gym.Space[Any] | None) -> Statistics:
         return RunningMeanStd()
     tree: Statistics = map_tree(
         lambda part: RunningMeanStd() if isinstance(part, gym.spaces.Box) else None,
-        spaces.parts_of(space),
+        spaces.tree_of(space),
     )
     if not list(leaves(tree)):
         raise TypeError(f"observation_space: {space} has nothing to normalise")

@@ -12,7 +12,6 @@ import warnings
 from pathlib import Path
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, ThreadVectorEnv
-from envpool_py.threads import thread_host
 from envpool_py.worker import supervisor
 from tests.faults import env_of_table, table
 from tests.faults.helpers import running
@@ -110,7 +109,7 @@ class Cell(logging.Handler):
         if (self.row.place, self.row.fault) == ("env_fn", "hangs"):
             constants = [(supervisor, "SLOW_START")]
         elif (self.row.place, self.row.fault) == ("close of the pool", "hangs"):
-            constants = [(supervisor, "GRACE"), (thread_host, "GRACE")]
+            constants = [(supervisor, "GRACE")]
         before = [getattr(*constant) for constant in constants]
         for constant in constants:
             setattr(*constant, 5 if self.backend == table.RAY else 0.5)

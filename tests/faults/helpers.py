@@ -96,7 +96,7 @@ def expire(pool):
         """Whether it has counted the messages whose rows are there: it does that after them."""
         late = {*states.waiting().tolist()} - {*pool.engine.arrivals.ids().tolist()}
         is_done = host.life is Life.RUNNING and late.isdisjoint(host.ids)
-        return not is_done or dog._heartbeats[host.ids[0], 2] >= host.num_sent
+        return not is_done or host.heartbeat["handled"] >= host.num_sent
 
     assert wait_until(lambda: all(map(counted, supervisor.hosts)))
 
@@ -116,7 +116,7 @@ def await_hang(pool, i, others=()):
     def hangs():
         poller, arrivals = pool.engine.hosts.supervisor.poller, pool.engine.arrivals
         poller.collect(arrivals.token_chunks)
-        begun = i + 1 in pool.engine.block.heartbeats[:, 0]
+        begun = i + 1 in pool.engine.block.heartbeats["env"]
         is_still = isinstance(pool, ThreadVectorEnv) or state_of(process.pid) in "ST"
         return begun and is_still and {*others} <= {*arrivals.ids().tolist()}
 

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
-from envpool_py.env.heartbeat import ROW_LENGTH, Heartbeat
+from envpool_py.env.heartbeat import HEARTBEAT, Heartbeat
 from envpool_py.env.request import ASK, pack_token
 from envpool_py.errors import PACKAGE_FOLDER
 from envpool_py.worker import process_host, watchdog
@@ -296,7 +296,7 @@ def test_envs_that_hang_together_are_read_and_ended_together(by, monkeypatch):
 
     def hang():
         pids = [worker.process.pid for worker in pool.workers]
-        begun = pool.engine.block.heartbeats[:, 0].tolist() == [1, 2, 3]
+        begun = pool.engine.block.heartbeats["env"].tolist() == [1, 2, 3]
         return begun and [*map(helpers.state_of, pids)] == ["S"] * 3
 
     with PLACES["shmem-fork"](FNS, step_timeout=60.0) as pool:
@@ -388,8 +388,8 @@ def test_the_time_until_an_env_has_its_turn_does_not_count(mode, gates):
         pool.send([envs.BLOCK if mode is None else 0] * 4)
         for i, gate in enumerate(gates):
             with gate.held():
-                assert heartbeat[0] == i + 1
-                assert released < heartbeat.view(np.float64)[1] < time.monotonic()
+                assert heartbeat["env"] == i + 1
+                assert released < heartbeat["since"] < time.monotonic()
                 released = time.monotonic()
         assert pool.drain()[0][:, 2].tolist() == [int(mode is None)] * 4
 
@@ -406,9 +406,9 @@ def test_when_a_process_is_overdue(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("envpool_py.worker.watchdog.time", clock)
     monkeypatch.setattr("envpool_py.env.heartbeat.time", clock)
-    heartbeats = np.zeros((2, ROW_LENGTH), np.int64)
+    heartbeats = np.zeros(2, HEARTBEAT)
     dog = Watchdog(1.0, heartbeats)
-    beats = [Heartbeat(row, limited=True) for row in heartbeats]
+    beats = [Heartbeat(row, limited=True) for row in heartbeats[:, None]]
     for beat in beats:
         beat.count(1)
     assert look() == []  # both are idle, with nothing to read

@@ -122,6 +122,7 @@ NOT_CLOSED = "could not be closed: the worker process "
             "hand",
         ),
         (functools.partial(os._exit, 3), f"{NOT_CLOSED}exited with code 3", "exception"),
+        (os.abort, r"could not .* was killed by SIGABRT \(envs.py:\d+\)", "hand"),
     ],
 )
 def test_a_close_that_fails_is_named(close, text, by, tmp_path):

@@ -164,7 +164,7 @@ def test_a_signal_handler_raises_while_a_message_waits_or_is_written(beside):
 def test_a_message_counts_if_it_was_sent(sends):
     """Else a process that is idle is late with a message that it never got, and is killed."""
     with reset_pool("shmem-fork", step_timeout=60.0) as pool:
-        host, heartbeat = pool.engine.hosts.of(0), pool.engine.block.heartbeats[0]
+        host = pool.engine.hosts.of(0)
         send = host.stream.send
 
         def interrupted(*args):
@@ -178,7 +178,7 @@ def test_a_message_counts_if_it_was_sent(sends):
             pool.step([""] * len(pool))
         pool.reset()
         count = pool.engine.hosts.supervisor._messages_sent
-        assert wait_until(lambda: count()[0] == heartbeat[2])
+        assert wait_until(lambda: count()[0] == host.heartbeat["handled"])
 
 
 SHORT = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]

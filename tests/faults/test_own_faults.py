@@ -132,7 +132,6 @@ def test_an_env_whose_close_raises_what_is_no_exception_is_recreated(place, on_e
 @pytest.mark.parametrize("place", ["shmem-fork", "thread"])
 def test_all_envs_that_can_be_are_closed_when_several_hang(place, tmp_path, monkeypatch):
     monkeypatch.setattr("envpool_py.worker.supervisor.GRACE", 2.0)
-    monkeypatch.setattr("envpool_py.threads.thread_host.GRACE", 2.0)
 
     def close(tag):
         if tag < 2:

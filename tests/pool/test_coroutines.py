@@ -320,7 +320,7 @@ def test_a_timeout_names_the_env_that_blocks_the_event_loop():
     pool = ThreadVectorEnv([BlockingEnv, BlockingEnv], step_timeout=60.0)
     pool.reset()
     pool.send([1, 2])
-    assert wait_until(lambda: pool.engine.block.heartbeats[:, 0].tolist() == [1, 2])
+    assert wait_until(lambda: pool.engine.block.heartbeats["env"].tolist() == [1, 2])
     for thread in alive():
         wait_until_blocked(thread)
     expire(pool)

@@ -152,7 +152,7 @@ def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
     pool = ThreadVectorEnv(gated, num_threads=1)
     pool.reset()
     pool.send([0, 1])
-    assert wait_until(lambda: abs(pool.engine.block.heartbeats[0, 0]) == 2)
+    assert wait_until(lambda: abs(pool.engine.block.heartbeats["env"][0]) == 2)
     text = r"env 1: could not be closed: the thread was abandoned: .*; nor could env 0, of the same"
     with pytest.warns(RuntimeWarning, match=text):
         pool.close()
@@ -292,7 +292,7 @@ def test_an_env_may_be_where_an_earlier_one_of_another_thread_was():
         pool.reset([0])
         pool.send(["", "loop"])
         pool.step(None, [0])
-        assert wait_until(lambda: pool.engine.block.heartbeats[1, 0] == 2)
+        assert wait_until(lambda: pool.engine.block.heartbeats["env"][1] == 2)
         expire(pool)
         with pytest.raises(EnvTimeoutError):
             pool.recv()

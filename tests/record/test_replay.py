@@ -228,7 +228,7 @@ def test_an_interrupt_between_a_request_and_its_record(at, place, path, monkeypa
             done = flight.recorder._write
             monkeypatch.setattr(flight.recorder, "_write", write)
         else:
-            name = "prepare_tokens" if at == "step" else "prepare_requests"
+            name = "prepare_plain_requests" if at == "step" else "prepare_requests"
             of = getattr(flight.hosts, name)
             monkeypatch.setattr(
                 flight.hosts, name, lambda *args, **kw: [interrupt, *of(*args, **kw)]

@@ -62,7 +62,7 @@ class Spinning:
             self.spin_for = min(_SPIN_PER_GAP * self._gap, LONGEST_SPIN)
 
 
-class ChildConnection:
+class ConnectionToParent:
     """The ends of the socket and of the result pipe that a worker process has."""
 
     def __init__(self, stream: socket.socket, results: int, spinning: Spinning) -> None:
@@ -86,12 +86,12 @@ class ChildConnection:
                     return kind, data[HEADER.size : end]
                 more = self._stream.recv(end - len(data), socket.MSG_WAITALL)
             else:
-                more = self._fetch()
+                more = self._await_data()
             if not more:
                 raise ConnectionResetError("the parent has ended")
             data += more
 
-    def _fetch(self) -> bytes:
+    def _await_data(self) -> bytes:
         """Spin for data, then sleep until there is some; return b"" if the other end is closed."""
         spinning, stream = self._spinning, self._stream
         start = now = perf_counter()
