@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
 def sides(monkeypatch):
     """All that comes by pickle beside the rows of the block."""
     found = []
-    take = RemoteHost.item
+    take = RemoteHost.values_or_error
 
     def record(host, token, kind):
         item = take(host, token, kind)
@@ -35,5 +35,5 @@ def sides(monkeypatch):
             found.append(item)
         return item
 
-    monkeypatch.setattr(RemoteHost, "item", record)
+    monkeypatch.setattr(RemoteHost, "values_or_error", record)
     return found
