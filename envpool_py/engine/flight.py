@@ -117,7 +117,7 @@ class Flight:
         ``unsettled``, until the caller has their results or has no more to do.
         """
         live, lost = envs, None
-        if self.recovery.failed and (lost := self.recovery.replacements(envs.ids.tolist())):
+        if self.recovery.reports and (lost := self.recovery.replacements(envs.ids.tolist())):
             left = [k for k, i in enumerate(envs.ids.tolist()) if i not in lost]
             live = Selection(envs.ids[left])
             requests = None if requests is None else [requests[k] for k in left]
@@ -199,7 +199,7 @@ class Flight:
         if self.closed:
             self.refuse_if_closed()
         token_chunks = self.arrivals.token_chunks
-        if self.recovery.failed:
+        if self.recovery.reports:
             count = len(token_chunks)
             left = self.recovery.recreate_due(left)
             if len(token_chunks) != count:
@@ -241,7 +241,7 @@ class Flight:
         if self.unsettled is _NO_ENVS:  # else an earlier call has left it
             self.unsettled = None
         left: float | None = min(longest, 1.0)
-        if self.recovery.failed:
+        if self.recovery.reports:
             left = self.recovery.recreate_due(left)
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.time_left(left)
@@ -339,7 +339,7 @@ class Flight:
                 i = ids.item(k)
                 token = self.states.tokens.item(i)
                 kind = "reset" if self.states.state.item(i) == RESETTING else "step"
-                found = self.recovery.row_error(i)
+                found = self.recovery.row_errors.get(i)
                 if found is None:
                     found = self.hosts.of(i).item(token, kind)
                 if isinstance(found, EnvError):

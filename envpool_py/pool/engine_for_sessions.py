@@ -100,8 +100,9 @@ class EngineForSessions:
         states = self._flight.states
         if states.state[i] >= STEPPING:
             return False
-        if is_lost := i in states.dead or i in self._recovery.failed:
-            self._recovery.renew(i)
+        recovery = self._recovery
+        if is_lost := i in states.dead or i in recovery.recreating or i in recovery.reports:
+            recovery.renew(i)
         return not is_lost
 
     def backoff(self, failures: int) -> float:
@@ -169,7 +170,7 @@ class EngineForSessions:
                 ids = flight.wait(1, None, None)
                 batch = engine.deliver(Selection(ids), resets=False, apart=found)
                 flight.unsettled = None
-                if self._recovery.failed:  # begin with what has just failed
+                if self._recovery.reports:  # begin with what has just failed
                     seconds = self._recovery.recreate_due(seconds) or 0.0
         except NotYet as not_yet:  # all results were those of cancelled requests
             seconds = not_yet.seconds
