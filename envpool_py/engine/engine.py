@@ -177,7 +177,6 @@ class Engine:
             self.flight.wait(len(envs.ids), None, envs.ids)
             batch = self.deliver(envs, infos, resets=resets)
             if batch is not None:
-                self.flight.unsettled = None
                 return batch
 
     def fetch_next(self, wait_num: int, timeout: float | None, *, strict: bool) -> StepResult:
@@ -199,7 +198,6 @@ class Engine:
                 states.unread.update(late.tolist())
             batch = self.deliver(Selection(ids))
             if batch is not None:
-                flight.unsettled = None
                 return batch
 
     def deliver(
@@ -256,6 +254,7 @@ class Engine:
             self.batch_ids = ids
             self.num_returned[0] += 1
             self.num_returned[1] += len(ids)
+            flight.unsettled = None
         except BaseException as error:
             self._end_failed_call(ids, error, sent=True)
             raise

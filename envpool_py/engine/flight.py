@@ -81,7 +81,8 @@ class Flight:
         closed: whether the pool was closed, possibly by another thread or a signal handler.
         unsettled: the envs that an interrupt of the call under way cancels. If a second interrupt
             has prevented that, the next call does it. None: there is nothing to do.
-        polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
+        polls_since: when ``recv_async`` began to wait, while it calls ``recv``: waits then raise
+            ``NotYet``; else None.
         waiter: the task of the event loop that waits; of open sessions a future; else None.
         recorder: records every request and every result; None without ``record=``.
         recording_guard: the block in which requests without a row are sent and end. With a recorder
@@ -160,36 +161,30 @@ class Flight:
         wanted: set[int] | None = None
         if only is not None and self.states.num_in_flight != len(only):
             wanted = set(only.tolist())
-        try:
-            while True:
-                if self.asked:
-                    self.take_replies()
-                missing = goal - sum(map(len, token_chunks)) // TOKEN_BYTES
-                left = None if deadline is None else deadline - time.monotonic()
-                if missing <= 0 or (left is not None and left <= 0):
-                    if self.closed:  # then the message that ends a sleep is among the results
-                        self.refuse_if_closed()
-                    if self.hosts.supervisor is None and wanted is None and only is not None:
-                        return only  # without processes, nothing else writes results
-                    ids = arrivals.ids_if_valid()
-                    if ids is None:
-                        if not arrivals.drop_stale() and not self.take_replies():
-                            self._kill_writers()
-                        continue
-                    if wanted is None:
-                        return ids
-                    missing = len(wanted.difference(ids.tolist()))
-                    if not missing:
-                        return ids
-                if self.polls_since and self.waiter:
-                    found, seconds = self.poll(missing, 1.0 if left is None else left, wanted)
-                    raise NotYet(0.0 if found else seconds)  # noqa: TRY301 - the end of this wait
-                self.advance(missing, left, wanted)
-        except NotYet:
-            raise
-        except BaseException:
-            self.settle()
-            raise
+        while True:
+            if self.asked:
+                self.take_replies()
+            missing = goal - sum(map(len, token_chunks)) // TOKEN_BYTES
+            left = None if deadline is None else deadline - time.monotonic()
+            if missing <= 0 or (left is not None and left <= 0):
+                if self.closed:  # then the message that ends a sleep is among the results
+                    self.refuse_if_closed()
+                if self.hosts.supervisor is None and wanted is None and only is not None:
+                    return only  # without processes, nothing else writes results
+                ids = arrivals.ids_if_valid()
+                if ids is None:
+                    if not arrivals.drop_stale() and not self.take_replies():
+                        self._kill_writers()
+                    continue
+                if wanted is None:
+                    return ids
+                missing = len(wanted.difference(ids.tolist()))
+                if not missing:
+                    return ids
+            if self.polls_since is not None:
+                found, seconds = self.poll(1.0 if left is None else left)
+                raise NotYet(0.0 if found else seconds)
+            self.advance(missing, left, wanted)
 
     def advance(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
         """Step the envs of this process, or wait at most ``left`` seconds for an event.
@@ -209,9 +204,15 @@ class Flight:
             seconds = left
             if self.hosts.supervisor is not None:
                 missing, seconds = self.hosts.num_envs, TIME_SLICE if self.publish_early else None
-            if self.unsettled is None:
-                self.unsettled = _NO_ENVS  # ``settle`` is to be called
-            if host.run(token_chunks, missing, seconds, wanted):
+            unsettled = self.unsettled
+            self.unsettled = _NO_ENVS if unsettled is None else unsettled
+            try:
+                has_run = host.run(token_chunks, missing, seconds, wanted)
+            except BaseException:
+                self.settle()
+                raise
+            self.unsettled = unsettled
+            if has_run:
                 if self.hosts.supervisor is None or not self.publish_early:
                     return
                 left = 0.0
@@ -229,17 +230,13 @@ class Flight:
         if time.monotonic() > self._next_hang_check:
             self._log_hangs()
 
-    def poll(
-        self, missing: int = 1, longest: float = 1.0, wanted: set[int] | None = None
-    ) -> tuple[bool, float]:
+    def poll(self, longest: float = 1.0) -> tuple[bool, float]:
         """Do what ``advance`` does without waiting.
 
         Return whether results have arrived, and the seconds until the next poll: ``longest``, or 1.
         """
         before = b"".join(self.arrivals.token_chunks)
-        self.advance(missing, 0.0, wanted)
-        if self.unsettled is _NO_ENVS:  # else an earlier call has left it
-            self.unsettled = None
+        self.advance(1, 0.0, None)
         left: float | None = min(longest, 1.0)
         if self.recovery.reports:
             left = self.recovery.recreate_due(left)

@@ -181,11 +181,7 @@ class Recreation:
             self._notify()
             if not waits:
                 break
-            try:
-                self._flight.advance(len(ids), min(1.0, *waits), set(ids))
-            except BaseException:
-                self._flight.settle()
-                raise
+            self._flight.advance(len(ids), min(1.0, *waits), set(ids))
         if raised:
             raise combine(list(raised.values()))
 
