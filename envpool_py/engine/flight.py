@@ -182,7 +182,7 @@ class Flight:
                 if not missing:
                     return ids
             if self.polls_since is not None:
-                found, seconds = self.poll(1.0 if left is None else left)
+                found, seconds = self.advance_nowait(1.0 if left is None else left)
                 raise NotYet(0.0 if found else seconds)
             self.advance(missing, left, wanted)
 
@@ -230,7 +230,7 @@ class Flight:
         if time.monotonic() > self._next_hang_check:
             self._log_hangs()
 
-    def poll(self, longest: float = 1.0) -> tuple[bool, float]:
+    def advance_nowait(self, longest: float = 1.0) -> tuple[bool, float]:
         """Do what ``advance`` does without waiting.
 
         Return whether results have arrived, and the seconds until the next poll: ``longest``, or 1.
@@ -394,21 +394,21 @@ class Flight:
             return
         with interrupts.deferred():
             for late in supervisor.enforce_deadlines():
-                self._handle_errors({late.env_id: late})
+                self._end_requests({late.env_id: late})
             for host in supervisor.hosts:
                 if host.reap():
                     supervisor.poller.collect(self.arrivals.token_chunks)
                     death_of = self.recovery.death_of
-                    self._handle_errors({i: death_of(i, is_counted=False) for i in host.ids})
+                    self._end_requests({i: death_of(i, is_counted=False) for i in host.ids})
             supervisor.poller.end_noticed = False
 
-    def _handle_errors(self, errors: Mapping[int, EnvError]) -> None:
+    def _end_requests(self, errors: Mapping[int, EnvError]) -> None:
         """Make errors that are in no result the missing replies; recovery does the rest."""
         for token, one in self.asked.items():
             if token & ID_MASK in errors and not one.is_answered:
                 self.hosts.remote(token & ID_MASK).put_error(token, errors[token & ID_MASK])
                 one.is_answered = True
-        self.recovery.handle_errors(errors)
+        self.recovery.recreate_or_raise(errors)
 
     def publish_error(self, i: int) -> None:
         """Let an error that recovery keeps arrive as the result of env ``i``."""

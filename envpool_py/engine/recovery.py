@@ -3,7 +3,7 @@
 This is decided here; for an env that cannot be recreated, in ``Recreation._try_again``; for the
 time-out of a session, in ``EngineForSessions.stop``:
 
-1. The process of an env ends, or an env raises in place of its row: ``handle_errors`` decides
+1. The process of an env ends, or an env raises in place of its row: ``recreate_or_raise`` decides
    whether to raise the error or to recreate the env, and when; ``failed.delay`` has the rule.
 2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
    of the new env writes (truncated, with the last observation); a reset by itself. An env that
@@ -16,8 +16,8 @@ recreates it before. An env that waits for its back-off is in flight or idle lik
 delays no other env.
 
 An error is in one place at a time: in the host where it arrives, as an item or as the exit of the
-process, until ``handle_errors`` has seen it; then in ``reports`` or ``row_errors``, until the row
-that reports it, or raises it, is returned.
+process, until ``recreate_or_raise`` has seen it; then in ``reports`` or ``row_errors``, until the
+row that reports it, or raises it, is returned.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Recovery:
 
     # ------------------------------------------------------------------- an error, and its request
 
-    def handle_errors(
+    def recreate_or_raise(
         self, errors: Mapping[int, EnvError], batch: IdArray | None = None
     ) -> dict[int, EnvError]:
         """Decide what becomes of these errors: the env is recreated, or the error is raised.

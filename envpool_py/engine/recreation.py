@@ -63,8 +63,8 @@ class Recreation:
     def __init__(self, flight: Flight, options: AllOptions) -> None:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
         self._options, self._env_options = options.recovery, options.env
-        self.fresh_process = options.processes.fresh_process
-        self._closes_within = options.processes.step_timeout or MAKES_WITHIN
+        self.fresh_process = options.process.fresh_process
+        self._closes_within = options.process.step_timeout or MAKES_WITHIN
         self.recreating: dict[int, Recreating] = {}
         self.reports: dict[int, Report] = {}
         self.row_errors: dict[int, EnvError] = {}
@@ -212,7 +212,7 @@ class Recreation:
                 one.phase = Phase.CLOSES
                 return math.inf
         if one.phase is not Phase.CONFIGURES:
-            self._configure(i, one)
+            self._send_configure(i, one)
             return math.inf
         asked = self._flight.asked[one.token]
         if not asked.is_answered:
@@ -277,7 +277,7 @@ class Recreation:
                     self._states.mark_dead(j)
         raise failure
 
-    def _configure(self, i: int, one: Recreating) -> None:
+    def _send_configure(self, i: int, one: Recreating) -> None:
         """Send env ``i`` options and position, with which it recreates itself unless it is new."""
         is_new, is_planned = one.phase is Phase.STARTS, one.why is WhyRecreated.PLANNED
         restarts = int(self._hosts.restarts[i]) + (not is_planned and not one.is_restart_counted)
@@ -331,11 +331,10 @@ class Recreation:
         while self._notices:
             self._notices.pop(0)()
 
-    def configure(self, ids: Sequence[int], **changes: object) -> list[Request]:
+    def send_options(self, ids: Sequence[int], **changes: object) -> None:
         """Send these envs the options of the pool and their positions, and wait for the replies."""
         requests = [self._configure_request(i, **changes) for i in ids]
         ask(self._flight, np.array(ids, dtype=np.intp), requests, observed=False)
-        return requests
 
     def _configure_request(self, i: int, **changes: object) -> Request:
         """Return the request that tells env ``i`` the options of the pool and where it goes on."""

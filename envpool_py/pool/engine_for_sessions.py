@@ -161,7 +161,7 @@ class EngineForSessions:
         found: dict[int, Any] = {}
         self.frame = sys._getframe()  # noqa: SLF001
         try:
-            has_arrived, seconds = flight.poll()
+            has_arrived, seconds = flight.advance_nowait()
             if has_arrived and self.steps_here:
                 seconds = 0.0
             if len(ids := flight.wait(0, None, None)):  # those that have arrived

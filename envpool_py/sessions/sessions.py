@@ -50,7 +50,8 @@ class Session:
     _refusal = "open it by `async with`, or await it"
 
     def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
-        self._sessions, self._take_env, self._timeout, self._reset = sessions, take, timeout, reset
+        self._sessions, self._take_env = sessions, take
+        self._reset_timeout, self._reset_arguments = timeout, reset
 
     if not TYPE_CHECKING:
 
@@ -67,7 +68,7 @@ class Session:
             raise RuntimeError("session: it was opened before; open another session")
         self.env_id = await take()
         try:
-            self._sessions._send(self.env_id, "reset", self._timeout, self._reset)
+            self._sessions._send(self.env_id, "reset", self._reset_timeout, self._reset_arguments)
             row = await self._sessions._result(self.env_id)
         except BaseException as error:
             self._sessions._put_back(self.env_id, has_failed=isinstance(error, EnvError))
