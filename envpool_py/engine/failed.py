@@ -60,18 +60,6 @@ class Recreating:
     is_restart_counted: bool = False
 
 
-def delay(options: RecoveryOptions, failures: int, *, works: bool) -> float | None:
-    """Return the seconds until a failed env is recreated; None: its error is raised.
-
-    ``failures``: how often it had failed in a row before: without an episode completed between.
-    ``works``: whether it ever completed a reset; else its code or its arguments are wrong.
-    """
-    limit = options.max_restarts
-    if options.on_error != "restart" or not works or (limit is not None and failures >= limit):
-        return None
-    return backoff(options, failures)
-
-
 def backoff(options: RecoveryOptions, failures: int) -> float:
     """Return the seconds that an env waits after a failure that follows so many others."""
     if not failures:

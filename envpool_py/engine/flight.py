@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from envpool_py.engine.batches import Batches
 from envpool_py.engine.env_states import READY, RESETTING, RESTARTED, States
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.env.block import BESIDE, Beside, Block
-from envpool_py.env.request import GENERATION, ID_MASK, TOKEN_BYTES, Request, pack_token
+from envpool_py.env.request import GENERATION, ID_MASK, TOKEN_BYTES, Request
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.record_writer import RecordWriter
@@ -145,12 +145,6 @@ class Flight:
             self.cancel(envs.ids)
             self.unsettled = None
             raise
-
-    def send_again(self, i: int, request: Request) -> None:
-        """Send a request to env ``i``, which is in flight; used by recovery."""
-        if self.recorder is not None:
-            self.recorder.requests(np.array([i]), [request])
-        self.hosts.of(i).prepare_requests([(int(self.states.tokens[i]), request)])()
 
     def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
         """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
@@ -394,27 +388,13 @@ class Flight:
             return
         with interrupts.deferred():
             for late in supervisor.enforce_deadlines():
-                self._end_requests({late.env_id: late})
+                self.recovery.recreate_or_raise_later({late.env_id: late})
             for host in supervisor.hosts:
                 if host.reap():
                     supervisor.poller.collect(self.arrivals.token_chunks)
-                    death_of = self.recovery.death_of
-                    self._end_requests({i: death_of(i, is_counted=False) for i in host.ids})
+                    deaths = {i: self.recovery.death_of(i, is_counted=False) for i in host.ids}
+                    self.recovery.recreate_or_raise_later(deaths)
             supervisor.poller.end_noticed = False
-
-    def _end_requests(self, errors: Mapping[int, EnvError]) -> None:
-        """Make errors that are in no result the missing replies; recovery does the rest."""
-        for token, one in self.asked.items():
-            if token & ID_MASK in errors and not one.is_answered:
-                self.hosts.remote(token & ID_MASK).put_error(token, errors[token & ID_MASK])
-                one.is_answered = True
-        self.recovery.recreate_or_raise(errors)
-
-    def publish_error(self, i: int) -> None:
-        """Let an error that recovery keeps arrive as the result of env ``i``."""
-        self.drop_result(i)
-        self.block.mark[i] = BESIDE
-        self.arrivals.token_chunks.append(pack_token(int(self.states.tokens[i])))
 
     def _kill_writers(self) -> None:
         """Kill every process with an env in flight, after data that is no result came in the pipe.

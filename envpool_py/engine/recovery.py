@@ -3,8 +3,8 @@
 This is decided here; for an env that cannot be recreated, in ``Recreation._try_again``; for the
 time-out of a session, in ``EngineForSessions.stop``:
 
-1. The process of an env ends, or an env raises in place of its row: ``recreate_or_raise`` decides
-   whether to raise the error or to recreate the env, and when; ``failed.delay`` has the rule.
+1. An env raises in place of its row, or its process ends: ``recreate_or_raise``, or
+   ``recreate_or_raise_later``; ``Recreation.count_failure`` has the rule.
 2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
    of the new env writes (truncated, with the last observation); a reset by itself. An env that
    failed while idle gets such a request when the caller sends it the next one.
@@ -32,7 +32,7 @@ from envpool_py.engine.failed import Recreating, Report, WhyRecreated
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
 from envpool_py.env.executor import RecycleDue
-from envpool_py.env.request import Request
+from envpool_py.env.request import ID_MASK, Request
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError
 from envpool_py.options import NEXT_STEP, AllOptions
@@ -72,31 +72,21 @@ class Recovery:
     # ------------------------------------------------------------------- an error, and its request
 
     def recreate_or_raise(
-        self, errors: Mapping[int, EnvError], batch: IdArray | None = None
+        self, errors: Mapping[int, EnvError], batch: IdArray
     ) -> dict[int, EnvError]:
         """Decide what becomes of these errors: the env is recreated, or the error is raised.
 
         ``batch``: the envs whose rows are about to be returned, with these errors in place of rows.
         Those that are to be raised now are returned; if any, the other rows are then unread.
-        Without a batch the processes of the envs have ended, or are being killed: an error is
-        raised later, by the row in flight, or by the next request. It may then be called any number
-        of times.
         """
         flight, states = self._flight, self._states
         raised: dict[int, EnvError] = {}
         with interrupts.deferred():
             for i, error in errors.items():
-                is_lost = i in self.row_errors
-                in_flight = batch is not None or (not is_lost and self._make_result(i, error))
-                if is_lost or not self._begin_recreation(i, error, in_flight=in_flight):
+                is_decided = self.row_errors.pop(i, None) is not None
+                if is_decided or not self._begin_recreation(i, error, in_flight=True):
                     raised[i] = error
-                    if is_lost and batch is not None:
-                        del self.row_errors[i]
-                    elif batch is None and in_flight:
-                        self.recreation.raise_in_row(i, error)
-                if batch is None and self._hosts.of(i).life is Life.ENDED and i in raised:
-                    states.mark_dead(i)
-            if batch is None or not raised:
+            if not raised:
                 return {}
             raised |= self._end_first_resets()
             if flight.recorder is not None:
@@ -107,14 +97,30 @@ class Recovery:
             states.unread.update(i for i in batch.tolist() if i not in {**errors, **raised})
         return raised
 
-    def _make_result(self, i: int, error: EnvError) -> bool:
-        """Make this error the result of env ``i``; False: it is idle, or its row has arrived."""
-        state = self._states.state[i]
-        if state < STEPPING or i in self._flight.arrivals.ids():
-            return False
-        self._flight.positions.mark_unanswered(i)
-        error.request = error.request or ("reset" if state == RESETTING else "step")
-        return True
+    def recreate_or_raise_later(self, errors: Mapping[int, EnvError]) -> None:
+        """Decide the same of the errors of envs whose process has ended, or is being killed.
+
+        An error is raised by the row in flight, or by the next request; it is also the reply to a
+        request without a row. This may be called any number of times.
+        """
+        flight, states = self._flight, self._states
+        with interrupts.deferred():
+            for token, one in flight.asked.items():
+                if token & ID_MASK in errors and not one.is_answered:
+                    self._hosts.remote(token & ID_MASK).put_error(token, errors[token & ID_MASK])
+                    one.is_answered = True
+            for i, error in errors.items():
+                if not (is_raised := i in self.row_errors):
+                    in_flight = states.state[i] >= STEPPING and i not in flight.arrivals.ids()
+                    if in_flight:  # else it is idle, or its row has arrived
+                        flight.positions.mark_unanswered(i)
+                        resets = states.state[i] == RESETTING
+                        error.request = error.request or ("reset" if resets else "step")
+                    is_raised = not self._begin_recreation(i, error, in_flight=in_flight)
+                    if is_raised and in_flight:
+                        self.recreation.raise_in_row(i, error)
+                if is_raised and self._hosts.of(i).life is Life.ENDED:
+                    states.mark_dead(i)
 
     def _begin_recreation(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
         """Have env ``i`` recreated because of this error; False if the error must be raised.
@@ -203,10 +209,6 @@ class Recovery:
                 self.reports[i].request = None
             if i in errors:
                 self._begin_recreation(i, errors[i], in_flight=False)
-
-    def refill_budget(self, i: int) -> None:
-        """Give env ``i`` its full budget again."""
-        self.recreation.failures[i] = 0
 
     def mark_returned(self, ids: IdArray, completed: Collection[int]) -> None:
         """Update the records after rows were returned; some of them have ended an episode."""

@@ -27,14 +27,15 @@ from envpool_py.engine.failed import (
     Recreating,
     Report,
     WhyRecreated,
-    delay,
+    backoff,
     log_line,
     raised_message,
 )
 from envpool_py.engine.flight import Asked, Flight
+from envpool_py.env.block import BESIDE
 from envpool_py.env.failures import env_error
 from envpool_py.env.heartbeat import CLOSING
-from envpool_py.env.request import ASK, Request
+from envpool_py.env.request import ASK, Request, pack_token
 from envpool_py.env.validation import warn_of_rows
 from envpool_py.errors import EnvError, WorkerDiedError, combine, warn
 from envpool_py.options import AllOptions
@@ -86,7 +87,9 @@ class Recreation:
         """Let the row of env ``i``, which is in flight, raise this error."""
         self.forget(i)
         self.row_errors[i] = error
-        self._flight.publish_error(i)
+        self._flight.drop_result(i)
+        self._flight.block.mark[i] = BESIDE
+        self._flight.arrivals.token_chunks.append(pack_token(int(self._states.tokens[i])))
 
     def forget(self, i: int) -> None:
         """Neither recreate nor report env ``i``; a reply that is still to come is dropped."""
@@ -102,13 +105,13 @@ class Recreation:
         if isinstance(error, WorkerDiedError) and self._culprit_of(i) not in (None, i):
             return time.monotonic()  # it pays for no crash of its neighbour
         # A pool may step envs that were never reset.
-        failures, works = self.failures[i], self._works(i) or error.request == "step"
-        wait = delay(self._options, failures, works=works)
-        if wait is not None:
+        options, failures = self._options, self.failures[i]
+        works, limit = self._works(i) or error.request == "step", options.max_restarts
+        if options.on_error == "restart" and works and (limit is None or failures < limit):
             self.failures[i] += 1
-            return time.monotonic() + wait
+            return time.monotonic() + backoff(options, failures)
         if works:
-            error.message = raised_message(self._options, failures, error.message)
+            error.message = raised_message(options, failures, error.message)
         return None
 
     def death_of(self, i: int, *, is_counted: bool = True) -> EnvError:
@@ -324,7 +327,10 @@ class Recreation:
             text = report.errors[0].text if report.errors else ""
             if len(report.errors) > 1:
                 text += _BETWEEN_ERRORS + report.errors[-1].message
-            self._flight.send_again(i, report.request._replace(error=text))
+            request = report.request._replace(error=text)
+            if self._flight.recorder is not None:
+                self._flight.recorder.requests(np.array([i]), [request])
+            self._hosts.of(i).prepare_requests([(int(self._states.tokens[i]), request)])()
 
     def _notify(self) -> None:
         """Warn, and call ``on_restart``, for envs just recreated: outside of all: it may raise."""

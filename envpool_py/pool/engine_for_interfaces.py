@@ -91,7 +91,7 @@ class EngineForInterfaces:
 
     def refill_budget(self, i: int) -> None:
         """Let env ``i`` fail ``max_restarts`` times again."""
-        self._engine.recovery.refill_budget(i)
+        self._engine.recovery.recreation.failures[i] = 0
 
     def begin_call(self, requests: Sequence[Request]) -> Callable[[float | None], list[Any]]:
         """Send each env a request without a row; no env accepts another one until it has ended.
