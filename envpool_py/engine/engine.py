@@ -293,10 +293,10 @@ class Engine:
         return ask(self.flight, ids, requests)
 
     def make_call(self, ids: IdArray, requests: Sequence[Request]) -> Call:
-        """Return the same as a call to be sent and waited for; it holds all envs meanwhile."""
+        """Return the same as a call to be sent and waited for."""
         self.states.check_free(ids)
         self.recovery.recreation.await_recreated(ids.tolist())
-        return Call(self.flight, ids, requests, hold=True)
+        return Call(self.flight, ids, requests)
 
     def record(self, path: Path, header: Mapping[str, Any]) -> None:
         with interrupts.deferred():  # else a file might have no writer

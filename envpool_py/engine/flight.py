@@ -37,7 +37,7 @@ from envpool_py.engine.batches import Batches
 from envpool_py.engine.env_states import READY, RESETTING, RESTARTED, States
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.env.block import BESIDE, Beside, Block
-from envpool_py.env.request import GENERATION, ID_MASK, TOKEN_BYTES, Request
+from envpool_py.env.request import ASK, GENERATION, ID_MASK, TOKEN_BYTES, Request
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.record_writer import RecordWriter
@@ -271,12 +271,14 @@ class Flight:
 
     def take_replies(self) -> bool:
         """Note the replies that have arrived, if any; those that nobody waits for are dropped."""
-        if arrived := self.arrivals.reply_tokens():
-            for token in arrived:
-                if token in self.asked:
-                    self.asked[token].is_answered = True
-            self.arrivals.remove_replies(arrived)
-        return bool(arrived)
+        tokens = self.arrivals.tokens()
+        replies = tokens[(tokens & ASK != 0) & (tokens >= 0)].tolist()
+        for token in replies:
+            if token in self.asked:
+                self.asked[token].is_answered = True
+        if replies:
+            self.arrivals.token_chunks[:] = [tokens[~np.isin(tokens, replies)].tobytes()]
+        return bool(replies)
 
     def take_reply(self, token: int) -> Beside | EnvError:
         """Return the reply to a request without a row that is answered, and forget both."""

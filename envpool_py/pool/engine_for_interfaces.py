@@ -101,7 +101,7 @@ class EngineForInterfaces:
         """
         call = self._engine.make_call(self._engine.all.ids, requests)
         try:
-            call.send()
+            call.send(hold=True)
         except BaseException:
             call.cancel()
             raise
