@@ -244,7 +244,7 @@ class AllOptions(NamedTuple):
     pool: BatchOptions
     env: EnvOptions
     recovery: RecoveryOptions
-    processes: ProcessOptions
+    process: ProcessOptions
 
 
 CLASSES: tuple[type, ...] = (BatchOptions, EnvOptions, RecoveryOptions, ProcessOptions)
@@ -262,7 +262,7 @@ def split(keywords: Mapping[str, Any]) -> AllOptions:
     if options.pool.record is not None and options.env.reset_fn is not None:
         text = "record: not possible with reset_fn, whose results it cannot hold; use episode_seeds"
         raise ValueError(f"{text}=True, or pass seeds and options to reset()")
-    if options.env.recycle is not None and options.processes.fresh_process:
+    if options.env.recycle is not None and options.process.fresh_process:
         if options.pool.record is not None:
             raise ValueError("record: not possible with recycle and fresh_process; drop one")
         if options.env.autoreset_mode == SAME_STEP:

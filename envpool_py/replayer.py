@@ -335,7 +335,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 infos = self._fetch({i: request})[4]
                 env.position = env.next_position(request, infos[0])
             else:
-                self._inner.ask(i, request)
+                self._inner.carry_out(i, request)
         except EnvError as error:
             return error
         return None

@@ -71,13 +71,3 @@ class Arrivals:
             return
         tokens = self.tokens()
         self.token_chunks[:] = [tokens[~np.isin(tokens & ID_MASK, ids)].tobytes()]
-
-    def reply_tokens(self) -> list[int]:
-        """Return the tokens of the replies that have arrived."""
-        tokens = self.tokens()
-        found: list[int] = tokens[(tokens & ASK != 0) & (tokens >= 0)].tolist()
-        return found
-
-    def remove_replies(self, replies: list[int]) -> None:
-        tokens = self.tokens()
-        self.token_chunks[:] = [tokens[~np.isin(tokens, replies)].tobytes()]

@@ -62,7 +62,7 @@ class Engine:
         flight: the requests in flight. ``hosts``, ``states``, ``arrivals``: its own.
         all: all envs, in order.
         batch_ids: the envs of the last batch that was returned.
-        limits_rows: partial batches have no more than ``wait_num`` rows; other results are kept.
+        caps_batch_size: partial batches have at most ``wait_num`` rows; other results are kept.
         num_returned: the number of batches that were returned, and of rows in them.
         warned: the kinds of warnings about rows that were issued; each once per pool.
         no_autoreset: whether no automatic reset follows the episodes of the resets that are sent.
@@ -74,7 +74,7 @@ class Engine:
         self.flight = flight = Flight(hosts, publish_early=publish_early)
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
-        self.limits_rows = False
+        self.caps_batch_size = False
         self.num_returned = [0, 0]
         self.warned: set[str] = set()
         self.no_autoreset = False
@@ -177,7 +177,6 @@ class Engine:
             self.flight.wait(len(envs.ids), None, envs.ids)
             batch = self.deliver(envs, infos, resets=resets)
             if batch is not None:
-                self.flight.unsettled = None
                 return batch
 
     def fetch_next(self, wait_num: int, timeout: float | None, *, strict: bool) -> StepResult:
@@ -194,12 +193,11 @@ class Engine:
             ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):
                 ids = flight.wait(1, None, None)
-            if self.limits_rows:
+            if self.caps_batch_size:
                 ids, late = ids[:wait_num], ids[wait_num:]
                 states.unread.update(late.tolist())
             batch = self.deliver(Selection(ids))
             if batch is not None:
-                flight.unsettled = None
                 return batch
 
     def deliver(
@@ -256,6 +254,7 @@ class Engine:
             self.batch_ids = ids
             self.num_returned[0] += 1
             self.num_returned[1] += len(ids)
+            flight.unsettled = None
         except BaseException as error:
             self._end_failed_call(ids, error, sent=True)
             raise
@@ -265,7 +264,8 @@ class Engine:
         self, ids: IdArray, errors: Errors, apart: Errors | None
     ) -> StepResult | None:
         """Let recovery handle these errors of a batch; with ``apart`` deliver its other rows."""
-        raised = self.recovery.handle_errors(errors, ids if apart is None else np.array([*errors]))
+        batch = ids if apart is None else np.array([*errors])
+        raised = self.recovery.recreate_or_raise(errors, batch)
         if apart is not None:
             apart |= raised
             good = np.array([i for i in ids.tolist() if i not in errors], np.intp)
@@ -293,10 +293,10 @@ class Engine:
         return ask(self.flight, ids, requests)
 
     def make_call(self, ids: IdArray, requests: Sequence[Request]) -> Call:
-        """Return the same as a call to be sent and waited for; it holds all envs meanwhile."""
+        """Return the same as a call to be sent and waited for."""
         self.states.check_free(ids)
         self.recovery.recreation.await_recreated(ids.tolist())
-        return Call(self.flight, ids, requests, hold=True)
+        return Call(self.flight, ids, requests)
 
     def record(self, path: Path, header: Mapping[str, Any]) -> None:
         with interrupts.deferred():  # else a file might have no writer

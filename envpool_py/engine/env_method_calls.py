@@ -32,11 +32,7 @@ def ask(
 
 
 class Call:
-    """One request to each of these envs, which must accept one; ``send`` starts them.
-
-    With ``hold`` no env accepts another request before ``wait`` has returned or raised. Without
-    ``hold`` the caller must not send one.
-    """
+    """One request to each of these envs, which must accept one; ``send`` starts them."""
 
     def __init__(
         self,
@@ -45,7 +41,6 @@ class Call:
         requests: Sequence[Request],
         *,
         observed: bool = True,
-        hold: bool = False,
     ) -> None:
         self._flight = flight
         self._record_end: Callable[..., object] = lambda *_: None
@@ -55,7 +50,6 @@ class Call:
         self._messages = flight.hosts.prepare_requests(ids, tokens, requests)
         pairs = zip(tokens[ids].tolist(), requests, strict=True)
         self._asked = {token: Asked(request, math.inf) for token, request in pairs}
-        self._holds = hold
         self._is_open = False  # True from ``send`` until the call has ended
 
     @property
@@ -63,14 +57,18 @@ class Call:
         """The envs without a reply."""
         return {token & ID_MASK for token, one in self._asked.items() if not one.is_answered}
 
-    def send(self) -> None:
-        """Send the requests. If this raises, call ``cancel``."""
+    def send(self, *, hold: bool = False) -> None:
+        """Send the requests. If this raises, call ``cancel``.
+
+        With ``hold`` no env accepts another request before ``wait`` has returned or raised. Without
+        ``hold`` the caller must not send one.
+        """
         with self._flight.recording_guard():
             self._is_open = True
             for one in self._asked.values():
                 one.since = time.monotonic()
             self._flight.asked |= self._asked
-            self._flight.states.is_held = self._holds
+            self._flight.states.is_held = hold
             for send in self._messages:
                 send()
 

@@ -1,4 +1,4 @@
-"""An env that failed: why and when it is recreated, and where it is on its way back."""
+"""An env that failed: what its next row reports, and why, when and how far it is recreated."""
 
 from __future__ import annotations
 
@@ -14,60 +14,50 @@ LONGEST_BACKOFF = 5.0
 
 
 class Phase(enum.Enum):
-    """Where an env is on its way back: each phase follows the one before, or WAITS again."""
+    """How far an env is recreated: each phase follows the one before, or WAITS again."""
 
     WAITS = "until its back-off is over"
     CLOSES = "its process was asked to close it and to end"  # only with ``fresh_process``
     STARTS = "its process was restarted, and makes it"  # only if the process has ended
     CONFIGURES = "it was sent options and position, and recreates itself unless it is new"
-    READY = "it is recreated, or is not to be recreated"
 
 
 class WhyRecreated(enum.Enum):
-    """Why an env is recreated; ``REQUESTED`` and ``RAISED`` are not tried again."""
+    """Why an env is recreated; if that fails, ``REQUESTED`` alone is not tried again."""
 
     FAILED = "it has failed, which its next row reports"
-    REQUESTED = "``pool.restart``: nothing is reported, and no failure tried again"
-    RAISED = "as REQUESTED, if at all: its row in flight raises its error"
+    REQUESTED = "``pool.restart``"
     PLANNED = "it is recycled in a new process"
-    STOPPED = "a session has stopped it: as FAILED, but nobody is told"
-
-    @property
-    def is_requested(self) -> bool:
-        return self in (WhyRecreated.REQUESTED, WhyRecreated.RAISED)
+    STOPPED = "a session has stopped it"
 
 
 @dataclass
-class Failed:
-    """An env that is to be recreated, or whose errors are not reported yet.
+class Report:
+    """What the next row of an env reports.
+
+    ``errors``: the first, and later ones; empty if nothing has failed. ``request``: the request in
+    flight that has this row; None: it is still to come.
+    """
+
+    errors: list[EnvError]
+    request: Request | None = None
+
+
+@dataclass
+class Recreating:
+    """An env that is being recreated, or is to be.
 
     Attributes:
-        errors: the errors that its next row reports, or raises: the first, and later ones.
         due: the time at which it may be recreated, of ``time.monotonic``.
-        request: the request in flight, which reports the errors; None: there is none to send.
         token: that of the request of CONFIGURES; if it is not current, the env WAITS.
         is_restart_counted: whether this restart is in ``pool.restarts``.
     """
 
-    errors: list[EnvError]
     due: float = 0.0
-    request: Request | None = None
     why: WhyRecreated = WhyRecreated.FAILED
     phase: Phase = Phase.WAITS
     token: int = -1
     is_restart_counted: bool = False
-
-
-def delay(options: RecoveryOptions, failures: int, *, works: bool) -> float | None:
-    """Return the seconds until a failed env is recreated; None: its error is raised.
-
-    ``failures``: how often it had failed in a row before: without an episode completed between.
-    ``works``: whether it ever completed a reset; else its code or its arguments are wrong.
-    """
-    limit = options.max_restarts
-    if options.on_error != "restart" or not works or (limit is not None and failures >= limit):
-        return None
-    return backoff(options, failures)
 
 
 def backoff(options: RecoveryOptions, failures: int) -> float:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from envpool_py.engine.batches import Batches
 from envpool_py.engine.env_states import READY, RESETTING, RESTARTED, States
 from envpool_py.engine.episode_positions import Positions
 from envpool_py.env.block import BESIDE, Beside, Block
-from envpool_py.env.request import GENERATION, ID_MASK, TOKEN_BYTES, Request, pack_token
+from envpool_py.env.request import ASK, GENERATION, ID_MASK, TOKEN_BYTES, Request
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.record.record_writer import RecordWriter
@@ -81,7 +81,8 @@ class Flight:
         closed: whether the pool was closed, possibly by another thread or a signal handler.
         unsettled: the envs that an interrupt of the call under way cancels. If a second interrupt
             has prevented that, the next call does it. None: there is nothing to do.
-        polls_since: when the wait of an event loop began; waits then raise ``NotYet``; else None.
+        polls_since: when ``recv_async`` began to wait, while it calls ``recv``: waits then raise
+            ``NotYet``; else None.
         waiter: the task of the event loop that waits; of open sessions a future; else None.
         recorder: records every request and every result; None without ``record=``.
         recording_guard: the block in which requests without a row are sent and end. With a recorder
@@ -117,7 +118,7 @@ class Flight:
         ``unsettled``, until the caller has their results or has no more to do.
         """
         live, lost = envs, None
-        if self.recovery.failed and (lost := self.recovery.replacements(envs.ids.tolist())):
+        if self.recovery.reports and (lost := self.recovery.replacements(envs.ids.tolist())):
             left = [k for k, i in enumerate(envs.ids.tolist()) if i not in lost]
             live = Selection(envs.ids[left])
             requests = None if requests is None else [requests[k] for k in left]
@@ -145,12 +146,6 @@ class Flight:
             self.unsettled = None
             raise
 
-    def send_again(self, i: int, request: Request) -> None:
-        """Send a request to env ``i``, which is in flight; used by recovery."""
-        if self.recorder is not None:
-            self.recorder.requests(np.array([i]), [request])
-        self.hosts.of(i).prepare_requests([(int(self.states.tokens[i]), request)])()
-
     def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
         """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
 
@@ -160,36 +155,30 @@ class Flight:
         wanted: set[int] | None = None
         if only is not None and self.states.num_in_flight != len(only):
             wanted = set(only.tolist())
-        try:
-            while True:
-                if self.asked:
-                    self.take_replies()
-                missing = goal - sum(map(len, token_chunks)) // TOKEN_BYTES
-                left = None if deadline is None else deadline - time.monotonic()
-                if missing <= 0 or (left is not None and left <= 0):
-                    if self.closed:  # then the message that ends a sleep is among the results
-                        self.refuse_if_closed()
-                    if self.hosts.supervisor is None and wanted is None and only is not None:
-                        return only  # without processes, nothing else writes results
-                    ids = arrivals.ids_if_valid()
-                    if ids is None:
-                        if not arrivals.drop_stale() and not self.take_replies():
-                            self._kill_writers()
-                        continue
-                    if wanted is None:
-                        return ids
-                    missing = len(wanted.difference(ids.tolist()))
-                    if not missing:
-                        return ids
-                if self.polls_since and self.waiter:
-                    found, seconds = self.poll(missing, 1.0 if left is None else left, wanted)
-                    raise NotYet(0.0 if found else seconds)  # noqa: TRY301 - the end of this wait
-                self.advance(missing, left, wanted)
-        except NotYet:
-            raise
-        except BaseException:
-            self.settle()
-            raise
+        while True:
+            if self.asked:
+                self.take_replies()
+            missing = goal - sum(map(len, token_chunks)) // TOKEN_BYTES
+            left = None if deadline is None else deadline - time.monotonic()
+            if missing <= 0 or (left is not None and left <= 0):
+                if self.closed:  # then the message that ends a sleep is among the results
+                    self.refuse_if_closed()
+                if self.hosts.supervisor is None and wanted is None and only is not None:
+                    return only  # without processes, nothing else writes results
+                ids = arrivals.ids_if_valid()
+                if ids is None:
+                    if not arrivals.drop_stale() and not self.take_replies():
+                        self._kill_writers()
+                    continue
+                if wanted is None:
+                    return ids
+                missing = len(wanted.difference(ids.tolist()))
+                if not missing:
+                    return ids
+            if self.polls_since is not None:
+                found, seconds = self.advance_nowait(1.0 if left is None else left)
+                raise NotYet(0.0 if found else seconds)
+            self.advance(missing, left, wanted)
 
     def advance(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
         """Step the envs of this process, or wait at most ``left`` seconds for an event.
@@ -199,7 +188,7 @@ class Flight:
         if self.closed:
             self.refuse_if_closed()
         token_chunks = self.arrivals.token_chunks
-        if self.recovery.failed:
+        if self.recovery.reports:
             count = len(token_chunks)
             left = self.recovery.recreate_due(left)
             if len(token_chunks) != count:
@@ -209,9 +198,15 @@ class Flight:
             seconds = left
             if self.hosts.supervisor is not None:
                 missing, seconds = self.hosts.num_envs, TIME_SLICE if self.publish_early else None
-            if self.unsettled is None:
-                self.unsettled = _NO_ENVS  # ``settle`` is to be called
-            if host.run(token_chunks, missing, seconds, wanted):
+            unsettled = self.unsettled
+            self.unsettled = _NO_ENVS if unsettled is None else unsettled
+            try:
+                has_run = host.run(token_chunks, missing, seconds, wanted)
+            except BaseException:
+                self.settle()
+                raise
+            self.unsettled = unsettled
+            if has_run:
                 if self.hosts.supervisor is None or not self.publish_early:
                     return
                 left = 0.0
@@ -229,19 +224,15 @@ class Flight:
         if time.monotonic() > self._next_hang_check:
             self._log_hangs()
 
-    def poll(
-        self, missing: int = 1, longest: float = 1.0, wanted: set[int] | None = None
-    ) -> tuple[bool, float]:
+    def advance_nowait(self, longest: float = 1.0) -> tuple[bool, float]:
         """Do what ``advance`` does without waiting.
 
         Return whether results have arrived, and the seconds until the next poll: ``longest``, or 1.
         """
         before = b"".join(self.arrivals.token_chunks)
-        self.advance(missing, 0.0, wanted)
-        if self.unsettled is _NO_ENVS:  # else an earlier call has left it
-            self.unsettled = None
+        self.advance(1, 0.0, None)
         left: float | None = min(longest, 1.0)
-        if self.recovery.failed:
+        if self.recovery.reports:
             left = self.recovery.recreate_due(left)
         if self.hosts.supervisor is not None and self.hosts.supervisor.timed:
             left = self.hosts.supervisor.time_left(left)
@@ -280,12 +271,14 @@ class Flight:
 
     def take_replies(self) -> bool:
         """Note the replies that have arrived, if any; those that nobody waits for are dropped."""
-        if arrived := self.arrivals.reply_tokens():
-            for token in arrived:
-                if token in self.asked:
-                    self.asked[token].is_answered = True
-            self.arrivals.remove_replies(arrived)
-        return bool(arrived)
+        tokens = self.arrivals.tokens()
+        replies = tokens[(tokens & ASK != 0) & (tokens >= 0)].tolist()
+        for token in replies:
+            if token in self.asked:
+                self.asked[token].is_answered = True
+        if replies:
+            self.arrivals.token_chunks[:] = [tokens[~np.isin(tokens, replies)].tobytes()]
+        return bool(replies)
 
     def take_reply(self, token: int) -> Beside | EnvError:
         """Return the reply to a request without a row that is answered, and forget both."""
@@ -339,7 +332,7 @@ class Flight:
                 i = ids.item(k)
                 token = self.states.tokens.item(i)
                 kind = "reset" if self.states.state.item(i) == RESETTING else "step"
-                found = self.recovery.row_error(i)
+                found = self.recovery.row_errors.get(i)
                 if found is None:
                     found = self.hosts.of(i).values_or_error(token, kind)
                 if isinstance(found, EnvError):
@@ -397,27 +390,13 @@ class Flight:
             return
         with interrupts.deferred():
             for late in supervisor.enforce_deadlines():
-                self._handle_errors({late.env_id: late})
+                self.recovery.recreate_or_raise_later({late.env_id: late})
             for host in supervisor.hosts:
                 if host.reap():
                     supervisor.poller.collect(self.arrivals.token_chunks)
-                    death_of = self.recovery.death_of
-                    self._handle_errors({i: death_of(i, is_counted=False) for i in host.ids})
+                    deaths = {i: self.recovery.death_of(i, is_counted=False) for i in host.ids}
+                    self.recovery.recreate_or_raise_later(deaths)
             supervisor.poller.end_noticed = False
-
-    def _handle_errors(self, errors: Mapping[int, EnvError]) -> None:
-        """Make errors that are in no result the missing replies; recovery does the rest."""
-        for token, one in self.asked.items():
-            if token & ID_MASK in errors and not one.is_answered:
-                self.hosts.remote(token & ID_MASK).put_error(token, errors[token & ID_MASK])
-                one.is_answered = True
-        self.recovery.handle_errors(errors)
-
-    def publish_error(self, i: int) -> None:
-        """Let an error that recovery keeps arrive as the result of env ``i``."""
-        self.drop_result(i)
-        self.block.mark[i] = BESIDE
-        self.arrivals.token_chunks.append(pack_token(int(self.states.tokens[i])))
 
     def _kill_writers(self) -> None:
         """Kill every process with an env in flight, after data that is no result came in the pipe.

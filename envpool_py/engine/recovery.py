@@ -3,21 +3,21 @@
 This is decided here; for an env that cannot be recreated, in ``Recreation._try_again``; for the
 time-out of a session, in ``EngineForSessions.stop``:
 
-1. The process of an env ends, or an env raises in place of its row: ``handle_errors`` decides
-   whether to raise the error or to recreate the env, and when; ``failed.delay`` has the rule.
+1. An env raises in place of its row, or its process ends: ``recreate_or_raise``, or
+   ``recreate_or_raise_later``; ``Recreation.count_failure`` has the rule.
 2. The request in which it failed is replaced: a lost step by ``lost_step``, whose row the executor
    of the new env writes (truncated, with the last observation); a reset by itself. An env that
    failed while idle gets such a request when the caller sends it the next one.
 3. ``recreation`` recreates the env, and sends the request.
-4. The row is returned as any other row, and ``mark_returned`` drops the ``Failed``.
+4. The row is returned as any other row, and ``mark_returned`` drops the ``Report``.
 
 So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``
 recreates it before. An env that waits for its back-off is in flight or idle like any other, and
 delays no other env.
 
 An error is in one place at a time: in the host where it arrives, as an item or as the exit of the
-process, until ``handle_errors`` has seen it; then in ``recreation.failed``, until the row that
-reports or raises it is returned.
+process, until ``recreate_or_raise`` has seen it; then in ``reports`` or ``row_errors``, until the
+row that reports it, or raises it, is returned.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine.env_states import RAISED, RESETTING, RESTARTED, STEPPING
-from envpool_py.engine.failed import Failed, Phase, WhyRecreated
+from envpool_py.engine.failed import Recreating, Report, WhyRecreated
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
 from envpool_py.env.executor import RecycleDue
-from envpool_py.env.request import Request
+from envpool_py.env.request import ID_MASK, Request
 from envpool_py.env_ids import IdArray, Selection
 from envpool_py.errors import EnvError
 from envpool_py.options import NEXT_STEP, AllOptions
@@ -43,7 +43,8 @@ class Recovery:
     """Decides what becomes of the errors of envs.
 
     Attributes:
-        recreation: recreates envs. ``failed``, ``recreate_due``, ``row_error``, ``death_of``: its.
+        recreation: recreates envs. ``recreating``, ``reports``, ``row_errors``, ``recreate_due``,
+            ``death_of``: its own.
         enabled: whether ``on_error="restart"``; else errors are raised.
         retries_resets: whether a reset that failed is sent again; else the failure is its result.
         tracks_rows: whether resets that are sent, and rows that are returned, are noted.
@@ -54,8 +55,9 @@ class Recovery:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
         self._env_options = options.env
         self.recreation = recreation = Recreation(flight, options)
-        self.failed, self.recreate_due = recreation.failed, recreation.recreate_due
-        self.row_error, self.death_of = recreation.row_error, recreation.death_of
+        self.recreating, self.reports = recreation.recreating, recreation.reports
+        self.row_errors = recreation.row_errors
+        self.recreate_due, self.death_of = recreation.recreate_due, recreation.death_of
         self.enabled = options.recovery.on_error == "restart"
         self.tracks_rows = self.enabled or recreation.fresh_process
         self.retries_resets = True
@@ -69,32 +71,22 @@ class Recovery:
 
     # ------------------------------------------------------------------- an error, and its request
 
-    def handle_errors(
-        self, errors: Mapping[int, EnvError], batch: IdArray | None = None
+    def recreate_or_raise(
+        self, errors: Mapping[int, EnvError], batch: IdArray
     ) -> dict[int, EnvError]:
         """Decide what becomes of these errors: the env is recreated, or the error is raised.
 
         ``batch``: the envs whose rows are about to be returned, with these errors in place of rows.
         Those that are to be raised now are returned; if any, the other rows are then unread.
-        Without a batch the processes of the envs have ended, or are being killed: an error is
-        raised later, by the row in flight, or by the next request. It may then be called any number
-        of times.
         """
         flight, states = self._flight, self._states
         raised: dict[int, EnvError] = {}
         with interrupts.deferred():
             for i, error in errors.items():
-                is_lost = self.row_error(i) is not None
-                in_flight = batch is not None or (not is_lost and self._make_result(i, error))
-                if is_lost or not self._begin_recreation(i, error, in_flight=in_flight):
+                is_decided = self.row_errors.pop(i, None) is not None
+                if is_decided or not self._begin_recreation(i, error, in_flight=True):
                     raised[i] = error
-                    if is_lost and batch is not None:
-                        self._end_row_error(i)
-                    elif batch is None and in_flight:
-                        self.recreation.raise_in_row(i, error)
-                if batch is None and self._hosts.of(i).life is Life.ENDED and i in raised:
-                    states.mark_dead(i)
-            if batch is None or not raised:
+            if not raised:
                 return {}
             raised |= self._end_first_resets()
             if flight.recorder is not None:
@@ -105,42 +97,58 @@ class Recovery:
             states.unread.update(i for i in batch.tolist() if i not in {**errors, **raised})
         return raised
 
-    def _make_result(self, i: int, error: EnvError) -> bool:
-        """Make this error the result of env ``i``; False: it is idle, or its row has arrived."""
-        state = self._states.state[i]
-        if state < STEPPING or i in self._flight.arrivals.ids():
-            return False
-        self._flight.positions.mark_unanswered(i)
-        error.request = error.request or ("reset" if state == RESETTING else "step")
-        return True
+    def recreate_or_raise_later(self, errors: Mapping[int, EnvError]) -> None:
+        """Decide the same of the errors of envs whose process has ended, or is being killed.
+
+        An error is raised by the row in flight, or by the next request; it is also the reply to a
+        request without a row. This may be called any number of times.
+        """
+        flight, states = self._flight, self._states
+        with interrupts.deferred():
+            for token, one in flight.asked.items():
+                if token & ID_MASK in errors and not one.is_answered:
+                    self._hosts.remote(token & ID_MASK).put_error(token, errors[token & ID_MASK])
+                    one.is_answered = True
+            for i, error in errors.items():
+                if not (is_raised := i in self.row_errors):
+                    in_flight = states.state[i] >= STEPPING and i not in flight.arrivals.ids()
+                    if in_flight:  # else it is idle, or its row has arrived
+                        flight.positions.mark_unanswered(i)
+                        resets = states.state[i] == RESETTING
+                        error.request = error.request or ("reset" if resets else "step")
+                    is_raised = not self._begin_recreation(i, error, in_flight=in_flight)
+                    if is_raised and in_flight:
+                        self.recreation.raise_in_row(i, error)
+                if is_raised and self._hosts.of(i).life is Life.ENDED:
+                    states.mark_dead(i)
 
     def _begin_recreation(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
         """Have env ``i`` recreated because of this error; False if the error must be raised.
 
         ``in_flight``: the env failed in its request in flight, which another one replaces.
         """
-        known = self.failed.get(i)
         if isinstance(error.__cause__, RecycleDue):
             if in_flight:  # else it was cancelled; the env's next reset finds it due again
                 self._flight.drop_result(i)
-                again = self._resets_in_flight.get(i) or Request("reset")
-                self.failed[i] = Failed([], 0.0, again, WhyRecreated.PLANNED)
+                self.reports[i] = Report([], self._resets_in_flight.get(i) or Request("reset"))
+                self.recreating[i] = Recreating(why=WhyRecreated.PLANNED)
             return True
-        waits = known is not None and known.phase is not Phase.READY
-        if known is not None and waits and (known.request is not None or not in_flight):
+        known, recreated = self.reports.get(i), self.recreating.get(i)
+        if recreated and (not in_flight or (known and known.request)):
             return True  # its process has ended, too, or the error is the reply of CONFIGURES
-        if known is not None and known.request is not None and not in_flight:
-            self._unread_failures |= {i} if known.why is WhyRecreated.FAILED else set()
-            known.request = None  # it has a row, which is not returned yet
+        if known and known.request and not in_flight:  # it has a row, which is not returned yet
+            self._unread_failures |= {i} if known.errors else set()
+            known.request = None
         due = None
         if self.enabled:
-            due = known.due if known and waits else self.recreation.count_failure(i, error)
+            due = recreated.due if recreated else self.recreation.count_failure(i, error)
         if due is None:
             self.recreation.forget(i)
             return False
         self.recreation.note_failure(i, error, due)
         if in_flight:
-            self.failed[i].request = self._replacement_of(i)
+            report = self.reports[i]
+            report.request = report.request or self._replacement_of(i)
             if self._flight.recorder is not None:
                 self._flight.recorder.failed({i: error}, raised=False)
             self._flight.drop_result(i)
@@ -154,23 +162,14 @@ class Recovery:
         """
         if not self.retries_resets or self._flight.positions.any_worked():
             return {}
-        found = {i: each.errors[-1] for i, each in self.failed.items() if each.request is not None}
+        found = {i: each.errors[-1] for i, each in self.reports.items() if each.request is not None}
         self._hosts.cancel(set(found))
         for i in found:
             self.recreation.forget(i)
         return found
 
-    def _end_row_error(self, i: int) -> None:
-        """Forget an error that was raised, or whose request was cancelled."""
-        if self.failed[i].phase is not Phase.READY:  # a restart by hand, or of a mate, goes on
-            self.failed[i].why = WhyRecreated.REQUESTED
-        else:
-            self.recreation.forget(i)
-
     def _replacement_of(self, i: int) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
-        if (request := self.failed[i].request) is not None:  # that failed, too
-            return request
         if self.retries_resets and i in self._resets_in_flight:
             return self._resets_in_flight[i]
         # In next_step mode after the end of an episode, no step is lost.
@@ -188,15 +187,15 @@ class Recovery:
 
     def replacements(self, ids: Sequence[int]) -> dict[int, Request]:
         """Return the requests to send to those of these envs that failed while idle."""
-        return {i: self._replacement_of(i) for i in ids if i in self.failed}
+        return {i: self._replacement_of(i) for i in ids if i in self.reports}
 
     def send(self, requests: Mapping[int, Request]) -> None:
         """Send these requests to envs that failed, now or when they are recreated."""
         with interrupts.deferred():
             for i, request in requests.items():
-                self.failed[i].request = request
-                if self.failed[i].phase is Phase.READY:
-                    self.recreation.send_replacement(i, self.failed[i])
+                self.reports[i].request = request
+                if i not in self.recreating:
+                    self.recreation.send_replacement(i, self.reports[i])
 
     def mark_cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None:
         """Drop the requests of these envs; some had failed, see ``errors``.
@@ -205,33 +204,28 @@ class Recovery:
         """
         for i in ids:
             self._resets_in_flight.pop(i, None)
-            if self.row_error(i) is not None:
-                self._end_row_error(i)
-            elif i in self.failed:
-                self.failed[i].request = None
+            self.row_errors.pop(i, None)
+            if i in self.reports:
+                self.reports[i].request = None
             if i in errors:
                 self._begin_recreation(i, errors[i], in_flight=False)
-
-    def refill_budget(self, i: int) -> None:
-        """Give env ``i`` its full budget again."""
-        self.recreation.failures[i] = 0
 
     def mark_returned(self, ids: IdArray, completed: Collection[int]) -> None:
         """Update the records after rows were returned; some of them have ended an episode."""
         for i in completed:
-            if i not in self.failed:
+            if i not in self.reports:
                 self.recreation.failures[i] = 0
         self.reported = self._unread_failures & {*ids.tolist()} if self._unread_failures else set()
         self._unread_failures -= self.reported
-        for i in ids.tolist() if self._resets_in_flight or self.failed else ():
+        for i in ids.tolist() if self._resets_in_flight or self.reports else ():
             self._resets_in_flight.pop(i, None)
-            failed = self.failed.get(i)
-            if failed is not None and failed.request is not None:
-                if failed.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
+            report = self.reports.get(i)
+            if report is not None and report.request is not None:
+                if report.request.kind == "lost_step" and self._env_options.autoreset_mode is None:
                     self._states.state[i] = RESTARTED
-                if failed.why is WhyRecreated.FAILED:
+                if report.errors:
                     self.reported.add(i)
-                del self.failed[i]
+                del self.reports[i]
 
     # ------------------------------------------------------------------------------- for sessions
 
@@ -242,24 +236,25 @@ class Recovery:
     def end_sessions(self) -> None:
         """Leave it to the next reset of each failed env to recreate it."""
         self.retries_resets, self.tracks_rows = True, self.enabled or self.recreation.fresh_process
-        for failed in self.failed.values():
-            if failed.why is not WhyRecreated.PLANNED:  # to recycle an env is no restart
-                failed.why = WhyRecreated.REQUESTED
+        planned = {i for i, one in self.recreating.items() if one.why is WhyRecreated.PLANNED}
+        for i in {*self.reports} - planned:  # their errors were raised
+            del self.reports[i]
+        for i in {*self.recreating} - planned:  # to recycle an env is no restart
+            self.recreating[i].why = WhyRecreated.REQUESTED
 
     def error_of(self, i: int) -> EnvError | None:
-        """Return why env ``i`` is not alive; None: as far as the pool has noticed, it is.
+        """Return why env ``i`` does not live; None: as far as the pool has noticed, it does.
 
-        It is dead for good (``States.dead``), or on its way back (``Failed.phase``). Whether its
-        process runs, and why it ends, say the host's ``life`` and ``exit``.
+        It is dead for good (``States.dead``), or is being recreated. Whether its process runs, and
+        why it ends, say the host's ``life`` and ``exit``.
         """
-        if i in self._states.dead:
-            return self.death_of(i)
-        return self.failed[i].errors[-1] if i in self.failed else None
+        if i in self._states.dead or i in self.recreating:
+            return self.errors().get(i) or self.death_of(i)
+        return None
 
     def errors(self) -> dict[int, EnvError]:
-        """Return the errors of the envs that are being recreated."""
-        failed, raised = self.failed.items(), WhyRecreated.RAISED
-        return {i: one.errors[-1] for i, one in failed if one.errors and one.why is not raised}
+        """Return the errors that next rows report."""
+        return {i: each.errors[-1] for i, each in self.reports.items() if each.errors}
 
     def count_and_renew(self, i: int, error: EnvError | None, *, is_lost: bool) -> None:
         """Count this error of env ``i``, if any, whose request was cancelled, and renew the env.
@@ -270,19 +265,20 @@ class Recovery:
             with interrupts.deferred():
                 self._begin_recreation(i, error, in_flight=False)
         if isinstance(self._hosts.of(i), RemoteHost):
-            self.renew(i, (error or self.death_of(i)) if is_lost else None)
+            self.renew(i, is_lost=is_lost)
 
-    def renew(self, i: int, error: EnvError | None = None) -> None:
-        """Recreate env ``i``, which is idle, if it has failed, or because of this error.
+    def renew(self, i: int, *, is_lost: bool = False) -> None:
+        """Recreate env ``i``, which is idle, if it does not live, or ``is_lost``.
 
         Its next row, of no step, says that the env can be reset.
         """
         request = Request("lost_step", (self._flight.batches.last_obs(i),))
         with interrupts.deferred():
-            if error is None and i in self._states.dead:
-                error = self.death_of(i)
+            is_lost = is_lost or i in self._states.dead
             self._states.dead.discard(i)
-            if error is not None and i not in self.failed:
-                self.failed[i] = Failed([error], why=WhyRecreated.STOPPED)
+            if is_lost and i not in self.recreating:
+                self.recreating[i] = Recreating(why=WhyRecreated.STOPPED)
+            if i in self.recreating:
+                self.reports.setdefault(i, Report([]))
             self._flight.send(Selection(np.array([i])), STEPPING, [request])
             self._flight.unsettled = None

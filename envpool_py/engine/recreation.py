@@ -1,10 +1,9 @@
 """Recreate envs: lead each through its phases, be it in flight or idle, failed or by hand.
 
-``failed`` has a ``Failed`` for each env that is to be recreated, or whose error waits for the row
-that reports it. ``_next_phase`` looks at what is true of an env and its host now, and begins the
-next phase, see ``Phase``: ``recreate_due`` calls it for envs in flight whenever the engine waits
-for rows, and ``await_recreated`` for others, until they are READY. Then the request, if any, is
-sent. So it may be called at any time and any number of times, and an interrupt loses nothing.
+``_next_phase`` looks at what is true of an env and its host now, and begins the next phase, see
+``Phase``: ``recreate_due`` calls it for envs in flight whenever the engine waits for rows, and
+``await_recreated`` for others, until they are recreated. Then the request, if any, is sent. So it
+may be called at any time and any number of times, and an interrupt loses nothing.
 
 A recreated env continues at the position of the lost env in its schedule of episodes. The executor,
 which knows which resets reached the env, writes that position into the block.
@@ -23,11 +22,20 @@ import numpy as np
 from envpool_py import interrupts
 from envpool_py.engine.env_method_calls import ask
 from envpool_py.engine.env_states import RESETTING
-from envpool_py.engine.failed import Failed, Phase, WhyRecreated, delay, log_line, raised_message
+from envpool_py.engine.failed import (
+    Phase,
+    Recreating,
+    Report,
+    WhyRecreated,
+    backoff,
+    log_line,
+    raised_message,
+)
 from envpool_py.engine.flight import Asked, Flight
+from envpool_py.env.block import BESIDE
 from envpool_py.env.failures import env_error
 from envpool_py.env.heartbeat import CLOSING
-from envpool_py.env.request import ASK, Request
+from envpool_py.env.request import ASK, Request, pack_token
 from envpool_py.env.validation import warn_of_rows
 from envpool_py.errors import EnvError, WorkerDiedError, combine, warn
 from envpool_py.options import AllOptions
@@ -47,16 +55,20 @@ class Recreation:
 
     Attributes:
         fresh_process: whether each env is recreated in a new process.
-        failed: the envs that are to be recreated, or whose errors are not reported yet.
+        recreating: the envs that are to be recreated, and do not live until then.
+        reports: what the next rows of these envs report.
+        row_errors: the errors that rows in flight raise.
         failures: how often each env has failed since it last completed an episode.
     """
 
     def __init__(self, flight: Flight, options: AllOptions) -> None:
         self._flight, self._hosts, self._states = flight, flight.hosts, flight.states
         self._options, self._env_options = options.recovery, options.env
-        self.fresh_process = options.processes.fresh_process
-        self._closes_within = options.processes.step_timeout or MAKES_WITHIN
-        self.failed: dict[int, Failed] = {}
+        self.fresh_process = options.process.fresh_process
+        self._closes_within = options.process.step_timeout or MAKES_WITHIN
+        self.recreating: dict[int, Recreating] = {}
+        self.reports: dict[int, Report] = {}
+        self.row_errors: dict[int, EnvError] = {}
         self.failures = [0] * flight.hosts.num_envs
         self._num_logged = 0
         # What is to be called for envs that were recreated: a warning, ``on_restart``.
@@ -64,46 +76,42 @@ class Recreation:
 
     def note_failure(self, i: int, error: EnvError, due: float) -> None:
         """Note that env ``i`` has failed, perhaps in the request that reports another error."""
-        known, errors = self.failed.get(i), [error]
-        request = None if known is None else known.request
-        if known is not None:
-            if known.token in self._flight.asked:  # else its reply may be taken for a later one
-                self._flight.forget_asked(known.token)
-                self._flight.drop_result(i)
-            if request is not None and known.why is WhyRecreated.FAILED:
-                errors = [*known.errors, error]
-        self.failed[i] = Failed(errors, due, request)
+        known = self.reports.get(i)
+        self.forget(i)
+        report = Report([error])
+        if known is not None and known.request is not None:
+            report = Report([*known.errors, error], known.request)
+        self.reports[i], self.recreating[i] = report, Recreating(due)
 
     def raise_in_row(self, i: int, error: EnvError) -> None:
         """Let the row of env ``i``, which is in flight, raise this error."""
         self.forget(i)
-        self.failed[i] = Failed([error], why=WhyRecreated.RAISED, phase=Phase.READY)
-        self._flight.publish_error(i)
-
-    def row_error(self, i: int) -> EnvError | None:
-        """Return the error that the row of env ``i`` raises, if that is decided."""
-        failed = self.failed.get(i)
-        return failed.errors[-1] if failed and failed.why is WhyRecreated.RAISED else None
+        self.row_errors[i] = error
+        self._flight.drop_result(i)
+        self._flight.block.mark[i] = BESIDE
+        self._flight.arrivals.token_chunks.append(pack_token(int(self._states.tokens[i])))
 
     def forget(self, i: int) -> None:
-        """Recreate env ``i`` no longer; a reply that is still to come is dropped."""
-        failed = self.failed.pop(i, None)
-        if failed is not None and failed.token in self._flight.asked:
-            self._flight.forget_asked(failed.token)
-            self._flight.drop_result(i)
+        """Neither recreate nor report env ``i``; a reply that is still to come is dropped."""
+        self.reports.pop(i, None)
+        one = self.recreating.pop(i, None)
+        if one is not None and one.token in self._flight.asked:
+            self._flight.forget_asked(one.token)
+            if i not in self.row_errors:  # else its row would be dropped, too
+                self._flight.drop_result(i)  # else the reply may be taken for a later one
 
     def count_failure(self, i: int, error: EnvError) -> float | None:
         """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
         if isinstance(error, WorkerDiedError) and self._culprit_of(i) not in (None, i):
             return time.monotonic()  # it pays for no crash of its neighbour
         # A pool may step envs that were never reset.
-        failures, works = self.failures[i], self._works(i) or error.request == "step"
-        wait = delay(self._options, failures, works=works)
-        if wait is not None:
+        options, failures = self._options, self.failures[i]
+        works, limit = self._works(i) or error.request == "step", options.max_restarts
+        if options.on_error == "restart" and works and (limit is None or failures < limit):
             self.failures[i] += 1
-            return time.monotonic() + wait
+            return time.monotonic() + backoff(options, failures)
         if works:
-            error.message = raised_message(self._options, failures, error.message)
+            error.message = raised_message(options, failures, error.message)
         return None
 
     def death_of(self, i: int, *, is_counted: bool = True) -> EnvError:
@@ -136,19 +144,19 @@ class Recreation:
         """
         others = (j for j, failures in enumerate(self.failures) if j != i and not failures)
         begun = (j for j in others if self._states.state[j] == RESETTING)
-        return self._flight.positions.any_worked() or any(self.row_error(j) is None for j in begun)
+        return self._flight.positions.any_worked() or any(j not in self.row_errors for j in begun)
 
     def recreate_due(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
         ends = time.monotonic() + _LONGEST_TURN
-        for i, failed in list(self.failed.items()):
-            if failed.request is not None and failed.phase is not Phase.READY:
+        for i, one in list(self.recreating.items()):
+            if i in self.reports and self.reports[i].request is not None:
                 if time.monotonic() > ends:
                     left = 0.0
                     break
                 with interrupts.deferred():
                     try:
-                        wait = self._next_phase(i, failed)
+                        wait = self._next_phase(i, one)
                     except EnvError as error:
                         self.raise_in_row(i, error)
                         wait = 0.0
@@ -157,7 +165,7 @@ class Recreation:
         return left
 
     def await_recreated(self, ids: Sequence[int]) -> None:
-        """Recreate those of these envs that failed while idle, and wait until they are ready.
+        """Recreate those of these envs that failed while idle, and wait until that is done.
 
         EnvError if one has used its restarts, or by hand: did not come back.
         """
@@ -166,176 +174,172 @@ class Recreation:
             waits = []
             self._flight.take_replies()
             for i in ids:
-                if i in self.failed and self.failed[i].phase is not Phase.READY:
+                if (one := self.recreating.get(i)) is not None:
                     with interrupts.deferred():
                         try:
-                            waits.append(self._next_phase(i, self.failed[i]))
+                            waits.append(self._next_phase(i, one))
                         except EnvError as error:
                             raised[i] = error
             self._notify()
             if not waits:
                 break
-            try:
-                self._flight.advance(len(ids), min(1.0, *waits), set(ids))
-            except BaseException:
-                self._flight.settle()
-                raise
+            self._flight.advance(len(ids), min(1.0, *waits), set(ids))
         if raised:
             raise combine(list(raised.values()))
 
-    def _next_phase(self, i: int, failed: Failed) -> float:
+    def _next_phase(self, i: int, one: Recreating) -> float:
         """Begin the next phase of env ``i`` if it is time; return the seconds until it may be.
 
         EnvError if it could not be recreated, and the env has used its restarts.
         """
         host = self._hosts.of(i)
-        if failed.phase is Phase.CONFIGURES and failed.token != int(self._states.tokens[i]) | ASK:
-            failed.phase = Phase.WAITS  # its request was cancelled
-            self._flight.forget_asked(failed.token)
+        if one.phase is Phase.CONFIGURES and one.token != int(self._states.tokens[i]) | ASK:
+            one.phase = Phase.WAITS  # its request was cancelled
+            self._flight.forget_asked(one.token)
         if host.life is Life.STARTING:
             return math.inf
-        if (wait := failed.due - time.monotonic()) > 0:
+        if (wait := one.due - time.monotonic()) > 0:
             return wait
         if host.life is Life.RUNNING:
-            return self._next_phase_running(i, failed, host)
+            return self._next_phase_running(i, one, host)
         assert isinstance(host, RemoteHost)  # noqa: S101 - the others do not end
-        return self._next_phase_ended(i, failed, host)
+        return self._next_phase_ended(i, one, host)
 
-    def _next_phase_running(self, i: int, failed: Failed, host: Host) -> float:
+    def _next_phase_running(self, i: int, one: Recreating, host: Host) -> float:
         if isinstance(host, RemoteHost):
             if host.exit is not None:
                 return math.inf  # it was killed, or ends, and that is not noticed yet
-            if failed.phase is Phase.WAITS and self.fresh_process:
+            if one.phase is Phase.WAITS and self.fresh_process:
                 host.close_env(self._closes_within)
-                failed.phase = Phase.CLOSES
+                one.phase = Phase.CLOSES
                 return math.inf
-        if failed.phase is not Phase.CONFIGURES:
-            self._configure(i, failed)
+        if one.phase is not Phase.CONFIGURES:
+            self._send_configure(i, one)
             return math.inf
-        one = self._flight.asked[failed.token]
-        if not one.is_answered:
+        asked = self._flight.asked[one.token]
+        if not asked.is_answered:
             return math.inf
-        if isinstance(reply := self._flight.take_reply(failed.token), EnvError):
+        if isinstance(reply := self._flight.take_reply(one.token), EnvError):
             if self._flight.recorder is not None:  # the env's next reset recreates it
-                self._flight.recorder.recreated([i], [one.request])
-            return self._try_again(i, failed, reply)
+                self._flight.recorder.recreated([i], [asked.request])
+            return self._try_again(i, one, reply)
         if "warnings" in reply:
             self._notices.append(partial(warn_of_rows, {i: reply}, set()))
-        self._note_recreated(i, failed, one.request)
+        self._note_recreated(i, one, asked.request)
         return 0.0
 
-    def _next_phase_ended(self, i: int, failed: Failed, host: RemoteHost) -> float:
+    def _next_phase_ended(self, i: int, one: Recreating, host: RemoteHost) -> float:
         supervisor = self._hosts.supervisor
         assert supervisor is not None  # noqa: S101 - of the host
-        mates = [self.failed[j] for j in host.ids if j in self.failed]
-        if failed.phase is Phase.CLOSES:
+        mates = [self.recreating[j] for j in host.ids if j in self.recreating]
+        if one.phase is Phase.CLOSES:
             for error in host.errors_of_close():
                 text = f"{error.message}; the env is recreated in a new process"
                 self._notices.append(partial(warn, text, RuntimeWarning))
-        elif failed.phase is Phase.CONFIGURES:
-            reply = self._flight.take_reply(failed.token)
+        elif one.phase is Phase.CONFIGURES:
+            reply = self._flight.take_reply(one.token)
             failure = reply if isinstance(reply, EnvError) else host.error_of(i)
             if host.heartbeat["phase"] != CLOSING:
-                return self._try_again(i, failed, failure)
+                return self._try_again(i, one, failure)
             # Else the process was killed because a session of a mate was cancelled.
             is_stopped = any(each.why is WhyRecreated.STOPPED for each in mates)
             if host.begun_env == i and not is_stopped:
                 cause = failure.message.partition("\n")[0].partition(": ")[2]
                 text = f"env {i}: close: {cause}; the env is recreated"
                 self._notices.append(partial(warn, text, RuntimeWarning))
-        if failed.phase is Phase.STARTS:
+        if one.phase is Phase.STARTS:
             for each in mates:
                 each.phase = Phase.WAITS if each.phase is Phase.STARTS else each.phase
-            return self._try_again(i, failed, host.error_of(i))
+            return self._try_again(i, one, host.error_of(i))
         try:
             supervisor.restart(host)
         except (OSError, EnvError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
-            return self._try_again(i, failed, failure)
+            return self._try_again(i, one, failure)
         for each in mates:
             each.phase, each.is_restart_counted = Phase.STARTS, False
         return math.inf
 
-    def _try_again(self, i: int, failed: Failed, failure: EnvError) -> float:
+    def _try_again(self, i: int, one: Recreating, failure: EnvError) -> float:
         """Count a failure to recreate env ``i``; raise it if the env is not to be tried again."""
         host = self._hosts.of(i)
-        if not failed.why.is_requested:
+        is_requested = one.why is WhyRecreated.REQUESTED
+        if not is_requested:
             if failure.env_id != i:
                 text = f"env {i}: its process was not restarted: {failure.message}"
                 failure = EnvError(text, (i,), "restart", failure.details)
             if (due := self.count_failure(i, failure)) is not None:
                 self.note_failure(i, failure, due)
                 return max(due - time.monotonic(), 1e-6)
-        mates = [j for j in host.ids if j in self.failed and self.failed[j].why.is_requested]
-        for j in {i, *mates} if failed.why.is_requested and host.life is not Life.RUNNING else {i}:
-            if self.row_error(j) is None:
+        for j in host.ids if is_requested and host.life is not Life.RUNNING else [i]:
+            each = self.recreating.get(j)
+            if each is not None and each.why is one.why:
                 self.forget(j)
-            else:
-                self.failed[j].phase = Phase.READY
-            if host.life is not Life.RUNNING:
-                self._states.mark_dead(j)
+                if host.life is not Life.RUNNING:
+                    self._states.mark_dead(j)
         raise failure
 
-    def _configure(self, i: int, failed: Failed) -> None:
+    def _send_configure(self, i: int, one: Recreating) -> None:
         """Send env ``i`` options and position, with which it recreates itself unless it is new."""
-        is_new, is_planned = failed.phase is Phase.STARTS, failed.why is WhyRecreated.PLANNED
-        restarts = int(self._hosts.restarts[i]) + (not is_planned and not failed.is_restart_counted)
+        is_new, is_planned = one.phase is Phase.STARTS, one.why is WhyRecreated.PLANNED
+        restarts = int(self._hosts.restarts[i]) + (not is_planned and not one.is_restart_counted)
         own = {"is_new": is_planned} if self.fresh_process else {}
         request = self._configure_request(i, recreate=not is_new, restarts=restarts, **own)
-        failed.token = token = int(self._states.tokens[i]) | ASK
+        one.token = token = int(self._states.tokens[i]) | ASK
         self._hosts.of(i).prepare_requests([(token, request)])()
         self._flight.asked[token] = Asked(request, time.monotonic())
-        failed.phase = Phase.CONFIGURES
+        one.phase = Phase.CONFIGURES
 
-    def _note_recreated(self, i: int, failed: Failed, request: Request) -> None:
+    def _note_recreated(self, i: int, one: Recreating, request: Request) -> None:
         """Note that env ``i`` is recreated by this request of CONFIGURES, and send its own."""
         flight = self._flight
-        made = {j: self.failed[j] for j in self._hosts.of(i).ids if j in self.failed}
-        for j, each in made.items():  # others of its process are made, too, and may stay idle
-            if not each.is_restart_counted and (j == i or each.phase is Phase.STARTS):
+        for j in self._hosts.of(i).ids:  # others of its process are made, too, and may stay idle
+            each = self.recreating.get(j)
+            if each and not each.is_restart_counted and (j == i or each.phase is Phase.STARTS):
                 self._hosts.restarts[j] += each.why is not WhyRecreated.PLANNED
                 each.is_restart_counted = True
         flight.batches.info_reader.forget([i])
         flight.positions.mark_recreated(i)
         if flight.recorder is not None:
             flight.recorder.recreated([i], [request])
-        failed.phase, failed.token = Phase.READY, -1  # that of the env's next call is the same
-        if failed.request is not None:
-            self.send_replacement(i, failed)
-        elif failed.why is WhyRecreated.REQUESTED:
-            self.forget(i)
-        if failed.why.is_requested:
+        del self.recreating[i]
+        report = self.reports.get(i) or Report([])
+        self.send_replacement(i, report)
+        is_requested = one.why is WhyRecreated.REQUESTED
+        if is_requested:
             self.failures[i] = 0
-        if i in self._states.dead or failed.why.is_requested:
-            self._states.mark_recreated(i, has_request=failed.request is not None)
-        if failed.why is WhyRecreated.FAILED:
+        if i in self._states.dead or is_requested:
+            self._states.mark_recreated(i, has_request=report.request is not None)
+        if one.why is WhyRecreated.FAILED:
+            error = report.errors[-1]
             if self._options.on_restart is not None:
-                self._notices.append(partial(self._options.on_restart, i, failed.errors[-1]))
+                self._notices.append(partial(self._options.on_restart, i, error))
             self._num_logged += 1
-            restarts, text = int(self._hosts.restarts[i]), failed.errors[-1].message
-            if line := log_line(i, restarts, self._num_logged, text):
+            restarts = int(self._hosts.restarts[i])
+            if line := log_line(i, restarts, self._num_logged, error.message):
                 with interrupts.suppressed():  # of a handler of the log
                     _LOGGER.warning(line)
 
-    def send_replacement(self, i: int, failed: Failed) -> None:
-        """Send env ``i``, which is recreated, its request, with the text of its errors."""
-        text = ""
-        if failed.why is WhyRecreated.FAILED:
-            first, *later = failed.errors
-            text = f"{first.text}{_BETWEEN_ERRORS}{later[-1].message}" if later else first.text
-        assert failed.request is not None  # noqa: S101 - the env is in flight
-        self._flight.send_again(i, failed.request._replace(error=text))
+    def send_replacement(self, i: int, report: Report) -> None:
+        """Send env ``i``, which is recreated, its request, if any, with the text of its errors."""
+        if report.request is not None:
+            text = report.errors[0].text if report.errors else ""
+            if len(report.errors) > 1:
+                text += _BETWEEN_ERRORS + report.errors[-1].message
+            request = report.request._replace(error=text)
+            if self._flight.recorder is not None:
+                self._flight.recorder.requests(np.array([i]), [request])
+            self._hosts.of(i).prepare_requests([(int(self._states.tokens[i]), request)])()
 
     def _notify(self) -> None:
         """Warn, and call ``on_restart``, for envs just recreated: outside of all: it may raise."""
         while self._notices:
             self._notices.pop(0)()
 
-    def configure(self, ids: Sequence[int], **changes: object) -> list[Request]:
+    def send_options(self, ids: Sequence[int], **changes: object) -> None:
         """Send these envs the options of the pool and their positions, and wait for the replies."""
         requests = [self._configure_request(i, **changes) for i in ids]
         ask(self._flight, np.array(ids, dtype=np.intp), requests, observed=False)
-        return requests
 
     def _configure_request(self, i: int, **changes: object) -> Request:
         """Return the request that tells env ``i`` the options of the pool and where it goes on."""

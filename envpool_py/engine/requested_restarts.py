@@ -8,7 +8,7 @@ import numpy as np
 
 from envpool_py import interrupts
 from envpool_py.engine.env_method_calls import Call, ask
-from envpool_py.engine.failed import Failed, Phase, WhyRecreated
+from envpool_py.engine.failed import Phase, Recreating, WhyRecreated
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
 from envpool_py.env.request import Request
@@ -32,10 +32,11 @@ class RequestedRestarts:
     def revive(self, ids: IdArray) -> None:
         """Recreate those of these envs whose process has ended, and those that sessions left."""
         self._flight.advance(0, 0.0, set())  # handles processes that have ended
-        left = [i for i, f in self._recreation.failed.items() if f.why is WhyRecreated.REQUESTED]
+        recreating, row_errors = self._recreation.recreating, self._recreation.row_errors
+        left = [i for i, one in recreating.items() if one.why is WhyRecreated.REQUESTED]
         while True:  # other processes may end meanwhile
             unread, ended = self._states.unread, self._states.dead
-            lost = [i for i in unread if i in ended or self._recreation.row_error(i) is not None]
+            lost = [i for i in unread if i in ended or i in row_errors]
             self._flight.cancel(ids[np.isin(ids, lost)])
             dead = ids[np.isin(ids, [*self._states.dead_among(ids), *left])]
             if not len(dead):
@@ -48,21 +49,20 @@ class RequestedRestarts:
 
         EnvError if an env_fn raised, or a process ended while it started.
         """
-        usable, all_failed = self._ping_or_kill(ids), self._recreation.failed
+        usable, recreating = self._ping_or_kill(ids), self._recreation.recreating
         with interrupts.deferred():
             self._states.mark_cancelled(usable)  # they need a reset, even after an interrupt
             ended = {self._hosts.of(i) for i in np.setdiff1d(ids, usable).tolist()}
-            todo = [*usable.tolist(), *(i for host in ended for i in host.ids)]
-            for i in todo:
-                failed = all_failed.get(i)
-                starts = self._hosts.of(i).life is Life.STARTING
-                phase = Phase.STARTS if starts else Phase.WAITS
-                if failed is not None and failed.why is WhyRecreated.RAISED:
-                    failed.phase = phase  # its row in flight still raises its error
-                elif failed is None or failed.request is None:
+            requested = []
+            for i in [*usable.tolist(), *(i for host in ended for i in host.ids)]:
+                report = self._recreation.reports.get(i)
+                if report is None or report.request is None:
                     self._recreation.forget(i)
-                    all_failed[i] = Failed([], why=WhyRecreated.REQUESTED, phase=phase)
-        self._recreation.await_recreated([i for i in todo if all_failed[i].why.is_requested])
+                    starts = self._hosts.of(i).life is Life.STARTING
+                    phase = Phase.STARTS if starts else Phase.WAITS
+                    recreating[i] = Recreating(why=WhyRecreated.REQUESTED, phase=phase)
+                    requested.append(i)
+        self._recreation.await_recreated(requested)
 
     def _with_running_process(self, ids: IdArray) -> IdArray:
         """Return those of these envs whose process runs."""
@@ -97,12 +97,12 @@ class RequestedRestarts:
         hosts = self._hosts
         self._flight.advance(0, 0.0, set())  # handles processes that have ended
         usable = self._with_running_process(ids)
-        failed = self._recreation.failed
-        waiting = [i for i in ids.tolist() if i in failed and failed[i].request]
+        reports, recreating = self._recreation.reports, self._recreation.recreating
+        waiting = [i for i in ids.tolist() if i in reports and reports[i].request]
         dead = self._states.dead_among(usable)  # a mate has restarted their process
         self._states.check_free(np.setdiff1d(np.union1d(usable, waiting).astype(np.intp), dead))
         for i in usable.tolist():
-            if i in failed and failed[i].phase is Phase.CONFIGURES:  # an interrupted restart
+            if i in recreating and recreating[i].phase is Phase.CONFIGURES:  # it was interrupted
                 self._flight.drop_result(i)  # else the reply would be that to the ping
         while hosts.supervisor is not None and len(usable):
             call = Call(self._flight, usable, [_PING] * len(usable), observed=False)

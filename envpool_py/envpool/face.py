@@ -63,7 +63,7 @@ class EnvPool(PoolAdapter):
         self.num_envs = pool.num_envs
         self.all_env_ids = np.arange(pool.num_envs, dtype=np.int32)
         self.is_async = pool.is_async
-        pool._inner.limit_rows()
+        pool._inner.cap_batch_size()
         self._elapsed = np.zeros_like(self.all_env_ids)
         seed = config["env_seed"] or config["seed"]  # for the first resets
         self._seeds = np.array(per_env(seed, range(pool.num_envs)), object)

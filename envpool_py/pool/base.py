@@ -106,9 +106,9 @@ class BaseVectorEnv:
         hosts: HostGroup | None = None
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
-            hosts = HostGroup(self.workers, self._options.processes, publish_early=self.is_async)
+            hosts = HostGroup(self.workers, self._options.process, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
-            _configure(self, self._options, env_by_name.names_of(env_fns))
+            _set_up(self, self._options, env_by_name.names_of(env_fns))
             self._inner, self.worker_class = EngineForInterfaces(self.engine), type(self.workers[0])
             made = self.engine.env_spaces
             self.observation_space: list[Any] = SpaceList(each.observation_space for each in made)
@@ -570,7 +570,7 @@ class BaseVectorEnv:
         return self.engine.ask(selected, [request] * len(selected))
 
 
-def _configure(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> None:
+def _set_up(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> None:
     """Configure workers and executors, and add recording to the engine."""
     engine = pool.engine
     join_workers(pool, BaseVectorEnv)
@@ -578,7 +578,7 @@ def _configure(pool: Any, options: AllOptions, env: dict[str, Any] | None) -> No
         positions = engine.flight.positions
         positions.root_seeds = {i: positions.root_seed_of(i) for i in positions.root_seeds}
     if options.env != EnvOptions():
-        engine.recovery.recreation.configure(engine.all.ids.tolist())
+        engine.recovery.recreation.send_options(engine.all.ids.tolist())
     if options.pool.record is not None:
         every = {name: value for part in options for name, value in vars(part).items()}
         facts = {name: every[name] for name in (*RECORDED, "on_error")}

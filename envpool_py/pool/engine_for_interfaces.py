@@ -50,9 +50,9 @@ class EngineForInterfaces:
         flight = self._engine.flight
         return len(flight.wait(min(num_rows, flight.states.num_in_flight), deadline, None))
 
-    def limit_rows(self) -> None:
+    def cap_batch_size(self) -> None:
         """Never return more than ``wait_num`` rows in a batch; keep other results for the next."""
-        self._engine.limits_rows = True
+        self._engine.caps_batch_size = True
 
     def usage_marker(self) -> tuple[int, int, bytes]:
         """Return what changes with each batch returned, each request sent and each one cancelled.
@@ -91,7 +91,7 @@ class EngineForInterfaces:
 
     def refill_budget(self, i: int) -> None:
         """Let env ``i`` fail ``max_restarts`` times again."""
-        self._engine.recovery.refill_budget(i)
+        self._engine.recovery.recreation.failures[i] = 0
 
     def begin_call(self, requests: Sequence[Request]) -> Callable[[float | None], list[Any]]:
         """Send each env a request without a row; no env accepts another one until it has ended.
@@ -101,7 +101,7 @@ class EngineForInterfaces:
         """
         call = self._engine.make_call(self._engine.all.ids, requests)
         try:
-            call.send()
+            call.send(hold=True)
         except BaseException:
             call.cancel()
             raise
@@ -128,7 +128,7 @@ class EngineForInterfaces:
                 engine.send_resets(env, [request])
         return engine.fetch(Selection(np.array(list(requests), dtype=np.intp)))
 
-    def ask(self, i: int, request: Request) -> None:
+    def carry_out(self, i: int, request: Request) -> None:
         """Carry out a recorded request without a row on env ``i``."""
         self._engine.ask(np.array([i]), [request])
 
@@ -136,12 +136,12 @@ class EngineForInterfaces:
         """Keep returned observations from now on; ``roots``: the seed of each env in the run."""
         self._engine.batches.keep_last_obs()
         self._engine.flight.positions.root_seeds.update(enumerate(roots))
-        self._engine.recovery.recreation.configure(range(len(roots)))
+        self._engine.recovery.recreation.send_options(range(len(roots)))
 
     def recreate(self, i: int, life: Mapping[str, Any]) -> None:
         """Recreate env ``i``; ``life``: the seed and the episode with which it goes on."""
         self._engine.requested_restarts.restart(np.array([i]))
-        self._engine.recovery.recreation.configure([i], **life)
+        self._engine.recovery.recreation.send_options([i], **life)
 
     def last_obs(self, i: int) -> Any:
         """Return a copy of the last observation of env ``i`` that was returned."""

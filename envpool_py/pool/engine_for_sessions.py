@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py.engine.env_states import STEPPING
 from envpool_py.engine.failed import backoff
-from envpool_py.engine.flight import NotYet
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env_ids import Selection
@@ -100,8 +98,9 @@ class EngineForSessions:
         states = self._flight.states
         if states.state[i] >= STEPPING:
             return False
-        if is_lost := i in states.dead or i in self._recovery.failed:
-            self._recovery.renew(i)
+        recovery = self._recovery
+        if is_lost := i in states.dead or i in recovery.recreating or i in recovery.reports:
+            recovery.renew(i)
         return not is_lost
 
     def backoff(self, failures: int) -> float:
@@ -158,21 +157,17 @@ class EngineForSessions:
         engine, flight = self._engine, self._flight
         batch: StepResult | None = None
         found: dict[int, Any] = {}
-        flight.polls_since, self.frame = time.monotonic(), sys._getframe()  # noqa: SLF001
+        self.frame = sys._getframe()  # noqa: SLF001
         try:
-            has_arrived, seconds = flight.poll()
+            has_arrived, seconds = flight.advance_nowait()
             if has_arrived and self.steps_here:
                 seconds = 0.0
-            if flight.arrivals.token_chunks:
-                ids = flight.wait(1, None, None)
+            if len(ids := flight.wait(0, None, None)):  # those that have arrived
                 batch = engine.deliver(Selection(ids), resets=False, apart=found)
-                flight.unsettled = None
-                if self._recovery.failed:  # begin with what has just failed
+                if self._recovery.reports:  # begin with what has just failed
                     seconds = self._recovery.recreate_due(seconds) or 0.0
-        except NotYet as not_yet:  # all results were those of cancelled requests
-            seconds = not_yet.seconds
         finally:
-            flight.polls_since = self.frame = None
+            self.frame = None
         if batch is not None:
             obs, reward, terminated, truncated, infos = batch
             rewards = reward if reward.ndim > 1 else reward.tolist()

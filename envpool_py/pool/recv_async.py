@@ -61,12 +61,12 @@ async def recv_async(self: Any) -> StepResult:
                     except NotYet as not_yet:
                         seconds = min(not_yet.seconds, longest)
                     finally:
-                        flight.polls_since = None  # if it did not come to the wait
+                        flight.polls_since = None
                 timer = loop.call_later(seconds, event.set)
                 await event.wait()
                 timer.cancel()
     finally:
-        flight.waiter = None
+        flight.polls_since = flight.waiter = None  # again: it may have been interrupted
 
 
 @contextlib.contextmanager

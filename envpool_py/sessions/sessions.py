@@ -53,7 +53,8 @@ class Session:
     _task: asyncio.Task[Any] | None = None  # in which its ``async with`` block runs
 
     def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
-        self._sessions, self._take_env, self._timeout, self._reset = sessions, take, timeout, reset
+        self._sessions, self._take_env = sessions, take
+        self._reset_timeout, self._reset_arguments = timeout, reset
 
     if not TYPE_CHECKING:
 
@@ -78,7 +79,7 @@ class Session:
             raise RuntimeError("session: it was opened before; open another session")
         try:
             await take(self)
-            self._sessions._send(self.env_id, "reset", self._timeout, self._reset)
+            self._sessions._send(self.env_id, "reset", self._reset_timeout, self._reset_arguments)
             row = await self._sessions._result(self.env_id)
             self._sessions._failures[self.env_id] = 0
             self.obs, self.info, self._refusal = row[0], row[4], ""

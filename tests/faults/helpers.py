@@ -132,7 +132,7 @@ BACK_OFF |= {"wait_num": 1, "timeout": 0.01, "strict_timeout": True}
 
 def await_back_off(pool, i):
     """Wait until env ``i`` waits for its back-off, in a pool of ``BACK_OFF``; no row comes."""
-    while i not in pool.engine.recovery.failed:
+    while i not in pool.engine.recovery.recreating:
         assert len(pool.recv()[1]) == 0
 
 

@@ -70,7 +70,7 @@ def test_a_reset_that_is_cancelled_while_its_env_is_recycled(on_error):
         pids = pool.apply(lambda _: os.getpid())
         pool.timeout, pool.strict_timeout = 1e-3, True
         pool.send_reset([1])
-        while 1 not in pool.engine.recovery.failed:
+        while 1 not in pool.engine.recovery.recreating:
             assert len(pool.recv()[1]) == 0
         pool.cancel([1])
         pool.timeout = None

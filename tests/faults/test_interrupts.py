@@ -433,7 +433,7 @@ def test_a_back_off_ends_at_once(place, name, by, beside, monkeypatch):
         pool.wait_num = 2
         assert len(pool.step(["", "value", ""])[0]) == 2
         pool.timeout, pool.strict_timeout = 0.01, True
-        while 1 not in pool.engine.recovery.failed:
+        while 1 not in pool.engine.recovery.recreating:
             assert len(pool.recv()[0]) == 0
         pool.timeout = None
         if name == "get_env_attr":

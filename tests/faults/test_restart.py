@@ -14,7 +14,6 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.engine import requested_restarts
-from envpool_py.engine.failed import Phase
 from envpool_py.engine.recreation import Recreation
 from envpool_py.seeding import of_episode
 from tests.faults import helpers
@@ -89,10 +88,12 @@ def test_a_process_that_ends_after_the_row_that_reports_its_first_end():
         while 0 not in pool.engine.arrivals.ids():
             pool.send([""], [1])
             pool.step(None, [1])
+        assert pool.engine.recovery.error_of(0) is None, "it lives, though its row is unread"
         helpers.kill(pool, 0)
-        while pool.engine.recovery.failed[0].phase is not Phase.WAITS:
+        while 0 not in pool.engine.recovery.recreating:
             pool.send([""], [1])
             pool.step(None, [1])
+        assert "SIGKILL" in str(pool.engine.recovery.error_of(0))
         assert "SIGKILL" in pool.step(None, [0])[4][0]["env_error"]
         assert "SIGKILL" in pool.step([""], [0])[4][0]["env_error"]
         assert "env_error" not in pool.step([""], [0])[4][0]
@@ -494,7 +495,7 @@ def test_a_back_off_blocks_only_its_own_env(place):
             pool.send(["", ""], [0, 2])
             assert pool.step(None, id=[0, 2])[0][:, 2].tolist() == [step, step]
         assert pool.waiting_id == [1]
-        pool.engine.recovery.failed[1].due = 0.0
+        pool.engine.recovery.recreating[1].due = 0.0
         obs, _, _, truncated, infos = pool.step(None, id=[1])
         assert obs.tolist() == [[1, 0, 0]]
         assert truncated.tolist() == [True]
@@ -740,7 +741,7 @@ def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypa
         helpers.await_back_off(pool, 1)
         kill(pool, 1)
         assert len(pool.recv()[1]) == 0
-        pool.engine.recovery.failed[1].due = 0.0
+        pool.engine.recovery.recreating[1].due = 0.0
         batch = pool.step(None, id=[1])
         assert batch[3].tolist() == [True]
         assert "boom" in batch[4][0]["env_error"]
@@ -829,7 +830,7 @@ def test_an_env_in_flight_is_not_restarted_by_hand_while_it_waits_for_its_back_o
         helpers.await_back_off(pool, 0)
         with pytest.raises(AlreadyPendingCallError, match="env 0: still stepping"):
             pool.restart([0], [FNS[0]] if other else None)
-        pool.engine.recovery.failed[0].due = 0.0
+        pool.engine.recovery.recreating[0].due = 0.0
         assert "env_error" in pool.step(None, id=[0])[4][0]
         assert pool.restarts.tolist() == [2, 0]
 

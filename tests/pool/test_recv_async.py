@@ -121,11 +121,11 @@ async def test_a_restart_blocks_no_coroutine(action, monkeypatch):
         for waits in (False, True):  # the second restart in a row waits for its back-off
             pool.send([GO, action, GO])
             task = asyncio.create_task(pool.recv_async())
-            while waits and 1 not in pool.engine.recovery.failed:
+            while waits and 1 not in pool.engine.recovery.recreating:
                 await turns()
             if waits:
                 task.cancel()
-                pool.engine.recovery.failed[1].due = 0.0
+                pool.engine.recovery.recreating[1].due = 0.0
                 task = asyncio.create_task(pool.recv_async())
             batch = await task
             assert batch[3].tolist() == [False, True, False]

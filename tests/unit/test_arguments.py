@@ -112,8 +112,8 @@ def test_what_is_accepted():
 
 def test_keywords_are_split():
     options = split({"columns": True, "affinity": True})
-    assert (options.pool.columns, options.processes.affinity) == (True, True)
-    assert options.processes.given() == ["affinity"]
+    assert (options.pool.columns, options.process.affinity) == (True, True)
+    assert options.process.given() == ["affinity"]
     assert options.env == EnvOptions()
 
 
