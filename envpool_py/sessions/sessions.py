@@ -533,7 +533,7 @@ class Sessions:
     def _find_lost(self) -> None:
         """Put back the envs that nobody has: an error of a signal handler came in between."""
         for i, taker in enumerate(self._takers):
-            session = taker and taker()
+            session = None if taker is None else taker()
             is_held = session is not None and session._holds_env
             if not (is_held or i in self._free or i in self._settling):
                 self._put_back(i)

@@ -88,7 +88,7 @@ def test_a_process_that_ends_after_the_row_that_reports_its_first_end():
         while 0 not in pool.engine.arrivals.ids():
             pool.send([""], [1])
             pool.step(None, [1])
-        assert pool.engine.recovery.error_of(0) is None, "it lives, though its row is unread"
+        assert pool.engine.recovery.error_of(0) is None, "it is alive, though its row is unread"
         helpers.kill(pool, 0)
         while 0 not in pool.engine.recovery.recreating:
             pool.send([""], [1])
