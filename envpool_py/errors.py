@@ -88,8 +88,8 @@ class EnvError(Exception):
 class EnvTimeoutError(EnvError, TimeoutError):
     """A request took longer than ``step_timeout``, or the timeout of a session; a TimeoutError.
 
-    The stuck process was killed; ``details`` has the frames of the env. Later requests to the envs
-    of that process raise ``WorkerDiedError``.
+    ``details`` has the frames of the env. Its process was killed, its thread abandoned, or its
+    coroutine cancelled. Later requests to envs whose process was killed raise ``WorkerDiedError``.
     """
 
 

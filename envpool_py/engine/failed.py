@@ -23,7 +23,7 @@ class Phase(enum.Enum):
 
 
 class WhyRecreated(enum.Enum):
-    """Why an env is recreated; if that fails, ``REQUESTED`` alone is not tried again."""
+    """Why an env is recreated; if that fails, ``REQUESTED`` is never tried again."""
 
     FAILED = "it has failed, which its next row reports"
     REQUESTED = "``pool.restart``"

@@ -101,7 +101,10 @@ class Recreation:
                 self._flight.drop_result(i)  # else the reply may be taken for a later one
 
     def count_failure(self, i: int, error: EnvError) -> float | None:
-        """Count a failure of env ``i``; return when it is due, None if the error must be raised."""
+        """Count a failure of env ``i``; return when it is due, None if the error must be raised.
+
+        The message of an error that must be raised then says how often the env had failed.
+        """
         if isinstance(error, WorkerDiedError) and self._culprit_of(i) not in (None, i):
             return time.monotonic()  # it pays for no crash of its neighbour
         # A pool may step envs that were never reset.
@@ -281,10 +284,10 @@ class Recreation:
 
     def _send_configure(self, i: int, one: Recreating) -> None:
         """Send env ``i`` options and position, with which it recreates itself unless it is new."""
-        is_new, is_planned = one.phase is Phase.STARTS, one.why is WhyRecreated.PLANNED
+        is_made, is_planned = one.phase is Phase.STARTS, one.why is WhyRecreated.PLANNED
         restarts = int(self._hosts.restarts[i]) + (not is_planned and not one.is_restart_counted)
         own = {"is_new": is_planned} if self.fresh_process else {}
-        request = self._configure_request(i, recreate=not is_new, restarts=restarts, **own)
+        request = self._configure_request(i, recreate=not is_made, restarts=restarts, **own)
         one.token = token = int(self._states.tokens[i]) | ASK
         self._hosts.of(i).prepare_requests([(token, request)])()
         self._flight.asked[token] = Asked(request, time.monotonic())

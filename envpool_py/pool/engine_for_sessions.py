@@ -164,8 +164,8 @@ class EngineForSessions:
                 seconds = 0.0
             if len(ids := flight.wait(0, None, None)):  # those that have arrived
                 batch = engine.deliver(Selection(ids), resets=False, apart=found)
-                if self._recovery.reports:  # begin with what has just failed
-                    seconds = self._recovery.recreate_due(seconds) or 0.0
+            if self._recovery.reports:  # begin with what has just failed, or go on after a reply
+                seconds = self._recovery.recreate_due(seconds) or 0.0
         finally:
             self.frame = None
         if batch is not None:

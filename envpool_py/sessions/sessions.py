@@ -333,8 +333,7 @@ class Sessions:
             if wait is not None:
                 await asyncio.wait([waiter], timeout=wait)
                 if not waiter.done():
-                    count = len(ids or self._failures)
-                    text = f"none of {count} envs was free within wait={wait} seconds"
+                    text = f"none of {len(ids or self._failures)} envs was free within wait={wait} seconds"
                     raise TimeoutError(text)
             await waiter
         finally:

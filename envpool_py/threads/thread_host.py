@@ -252,7 +252,10 @@ class ThreadHost(RemoteHost):
         return self._end.runner or coroutine_envs.runner_of(self.process.ident)
 
     def stack_of(self, thread: int) -> tuple[str, str]:
-        """Return as ``Stacks.read`` where the envs are now, or what blocks their event loop."""
+        """Return as ``Stacks.read`` where the envs are now, or what blocks their event loop.
+
+        From then on errors name a coroutine, if it is one that runs.
+        """
         thread = thread or self.process.ident
         if (runner := self.runner) is None:
             return stack_of_thread(thread)

@@ -36,7 +36,7 @@ class Poller:
     Attributes:
         bell: a queue that has an item after ``wake``, and if ``rings``, after each result, until
             the results are collected.
-        listener: called by ``wake``, and for each result.
+        listener: called by ``wake``, and if ``rings``, for each result.
         end_noticed: a process may have ended, and nobody has handled that yet.
         deadlines: by the number of a host, when it is killed, and why.
     """

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("envpool_py")
 #: Seconds after which a pool warns of a slow ``env_fn``.
 SLOW_START = 30.0
-#: Seconds that making an env may take: when it is recreated, or with a shorter ``step_timeout``.
+#: Seconds that making an env may take; with ``step_timeout`` a recreated env has that limit.
 MAKES_WITHIN = 60.0
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0

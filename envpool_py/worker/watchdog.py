@@ -10,7 +10,7 @@ parent reads:
 * ``phase``: what the env is doing: ``env.heartbeat.REQUEST``, ``CLOSING`` or ``MAKING``.
 
 The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
-cannot be overdue earlier. The process needs two stores and one clock reading per step. Without
+cannot be overdue earlier. The process needs three stores and one clock reading per step. Without
 ``step_timeout`` only recreating an env has a limit, and a step writes at most its env.
 """
 

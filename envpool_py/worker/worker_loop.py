@@ -5,7 +5,7 @@ Invariants:
 * any exception of an env, ``SystemExit`` included, is sent to the parent, and the process goes on;
 * a row is complete, and the values beside it are sent, before its token is published;
 * the process and its child processes are killed as soon as the parent has ended: only a CLOSE
-  message lets the process end by itself.
+  message, or an ``env_fn`` that raises, lets the process end by itself.
 """
 
 from __future__ import annotations

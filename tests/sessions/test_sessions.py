@@ -12,6 +12,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, WorkerDiedError
+from envpool_py.pool.engine_for_sessions import EngineForSessions
 from tests.backends.test_worker_contract import PromptThreadWorker
 from tests.sessions.helpers import GO, MODES, count_fns, fine, open_sessions, play, turns, until
 from tests.support import envs
@@ -227,7 +228,16 @@ async def test_a_process_that_ends_is_always_replaced(place, mode):
     assert pool.restarts.sum() >= len(killed)
 
 
-async def test_a_process_that_ends_between_two_steps():
+async def test_a_process_that_ends_between_two_steps(monkeypatch):
+    poll = EngineForSessions.poll
+
+    def poll_all(self):
+        found = poll(self)
+        late = [one for one in pool.engine.flight.asked.values() if one.is_answered]
+        assert not late, "an env that is recreated would wait for the next poll"
+        return found
+
+    monkeypatch.setattr(EngineForSessions, "poll", poll_all)
     pool = PLACES["subproc-fork"](count_fns(2))
     pids = pool.call("pid")
     async with open_sessions(pool) as sessions:
