@@ -50,7 +50,7 @@ from envpool_py.record.record_writer import RecordWriter
 from envpool_py.worker.host_group import HostGroup
 
 Errors: TypeAlias = dict[int, EnvError]
-_NO_MARK = bytes(1)
+_ZERO_BYTE = bytes(1)
 
 
 class Engine:
@@ -126,7 +126,7 @@ class Engine:
         """Send a step to each of these envs; the errors are those of ``step``."""
         self.states.check_step(envs)
         self._send_steps(envs, actions)
-        self.flight.unsettled = None
+        self.flight.ids_of_call = None
 
     def _send_steps(self, envs: Selection, actions: Any) -> None:
         requests = None
@@ -146,7 +146,7 @@ class Engine:
     def send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         """Send a reset to each of these envs, which must accept one."""
         self._send_resets(envs, requests)
-        self.flight.unsettled = None
+        self.flight.ids_of_call = None
 
     def _send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         listed = envs.ids.tolist()
@@ -222,7 +222,7 @@ class Engine:
         marked: list[tuple[int, int]] = []
         beside: dict[int, Beside] = {}
         # Faster than NumPy's functions.
-        if marks.tobytes().strip(_NO_MARK) or self.batches.first_vector_reward is not None:
+        if marks.tobytes().strip(_ZERO_BYTE) or self.batches.first_vector_reward is not None:
             marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
             beside, errors = flight.values_and_errors(ids, marked)
             good = (i for i in ids.tolist() if i not in errors)  # seldom needed
@@ -239,7 +239,7 @@ class Engine:
             self.batches.complete_infos(infos, listed, marked, beside, resets=resets)
         # Not below: from Python 3.12 on, an interrupt in a comprehension can skip the `except`.
         completed = [listed[k] for k, mark in marked if mark & (FINAL | OVER)] if marked else []
-        flight.unsettled = ids  # see ``Flight.send``
+        flight.ids_of_call = ids  # see ``Flight.send``
         try:
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated, resets=resets)
@@ -254,7 +254,7 @@ class Engine:
             self.batch_ids = ids
             self.num_returned[0] += 1
             self.num_returned[1] += len(ids)
-            flight.unsettled = None
+            flight.ids_of_call = None
         except BaseException as error:
             self._end_failed_call(ids, error, sent=True)
             raise
@@ -283,7 +283,7 @@ class Engine:
         if not is_interrupt(error):
             if sent and not isinstance(error, EnvError):
                 states.unread.update(ids[states.in_flight()[ids]].tolist())
-            flight.unsettled = None
+            flight.ids_of_call = None
             return
         flight.end_interrupted(ids, sent=sent)
 
@@ -292,7 +292,7 @@ class Engine:
         self.recovery.recreation.await_recreated(ids.tolist())
         return ask(self.flight, ids, requests)
 
-    def make_call(self, ids: IdArray, requests: Sequence[Request]) -> Call:
+    def prepare_call(self, ids: IdArray, requests: Sequence[Request]) -> Call:
         """Return the same as a call to be sent and waited for."""
         self.states.check_free(ids)
         self.recovery.recreation.await_recreated(ids.tolist())

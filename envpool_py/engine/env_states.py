@@ -30,7 +30,7 @@ _WHY_RESET = {
 }
 
 _ALL_READY = bytes([READY])
-_LONGEST_TIME_LOG = 1024  # two entries for each batch that is sent or returned
+_MAX_LOG_ENTRIES = 1024  # two entries for each batch that is sent or returned
 
 
 class States:
@@ -149,7 +149,7 @@ class States:
             self._log = [time.monotonic_ns(), envs.ids]
         else:
             self._log += time.monotonic_ns(), envs.ids
-            if len(self._log) > _LONGEST_TIME_LOG:
+            if len(self._log) > _MAX_LOG_ENTRIES:
                 self._condense_log()
         if self.unread:
             self.unread.difference_update(envs.ids.tolist())

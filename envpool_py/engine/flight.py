@@ -79,7 +79,7 @@ class Flight:
         publish_early: batches may be partial, so results are published one by one.
         asked: by token, the requests without a row.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
-        unsettled: the envs that an interrupt of the call under way cancels. If a second interrupt
+        ids_of_call: the envs that an interrupt of the call under way cancels. If a second interrupt
             has prevented that, the next call does it. None: there is nothing to do.
         polls_since: when ``recv_async`` began to wait, while it calls ``recv``: waits then raise
             ``NotYet``; else None.
@@ -101,7 +101,7 @@ class Flight:
         self.recorder: RecordWriter | None = None
         self.recording_guard: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         self.closed = False
-        self.unsettled: IdArray | None = None
+        self.ids_of_call: IdArray | None = None
         self.polls_since: float | None = None
         self.waiter: asyncio.Future[Any] | None = None
         self._hanging: set[int] = set()
@@ -115,7 +115,7 @@ class Flight:
 
         ``requests`` is None for steps whose actions are in the block. Envs that failed while idle
         get another request, which recovery sends, now or when they are recreated. The envs are then
-        ``unsettled``, until the caller has their results or has no more to do.
+        ``ids_of_call``, until the caller has their results or has no more to do.
         """
         live, lost = envs, None
         if self.recovery.reports and (lost := self.recovery.replacements(envs.ids.tolist())):
@@ -134,7 +134,7 @@ class Flight:
             messages = self.hosts.prepare_plain_requests(
                 live.index, tokens, reset=is_reset, publish_early=self.publish_early
             )
-        self.unsettled = envs.ids
+        self.ids_of_call = envs.ids
         try:
             self.states.mark_sent(envs, state)
             for send in messages:
@@ -143,7 +143,7 @@ class Flight:
                 self.recovery.send(lost)
         except BaseException:
             self.cancel(envs.ids)
-            self.unsettled = None
+            self.ids_of_call = None
             raise
 
     def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
@@ -198,14 +198,14 @@ class Flight:
             seconds = left
             if self.hosts.supervisor is not None:
                 missing, seconds = self.hosts.num_envs, TIME_SLICE if self.publish_early else None
-            unsettled = self.unsettled
-            self.unsettled = _NO_ENVS if unsettled is None else unsettled
+            ids_of_call = self.ids_of_call
+            self.ids_of_call = _NO_ENVS if ids_of_call is None else ids_of_call
             try:
                 has_run = host.run(token_chunks, missing, seconds, wanted)
             except BaseException:
                 self.settle()
                 raise
-            self.unsettled = unsettled
+            self.ids_of_call = ids_of_call
             if has_run:
                 if self.hosts.supervisor is None or not self.publish_early:
                     return
@@ -315,7 +315,7 @@ class Flight:
                 self.recovery.mark_cancelled(ready.tolist(), {})
                 if self.recorder is not None:
                     self.recorder.cancelled(ready.tolist(), [True] * len(ready))
-            self.unsettled = None
+            self.ids_of_call = None
 
     def values_and_errors(
         self, ids: IdArray, marked: Sequence[tuple[int, int]]

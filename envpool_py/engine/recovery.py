@@ -281,4 +281,4 @@ class Recovery:
             if i in self.recreating:
                 self.reports.setdefault(i, Report([]))
             self._flight.send(Selection(np.array([i])), STEPPING, [request])
-            self._flight.unsettled = None
+            self._flight.ids_of_call = None

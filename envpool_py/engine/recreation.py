@@ -228,7 +228,7 @@ class Recreation:
             return self._try_again(i, one, reply)
         if "warnings" in reply:
             self._notices.append(partial(warn_of_rows, {i: reply}, set()))
-        self._note_recreated(i, one, asked.request)
+        self._finish_recreation(i, one, asked.request)
         return 0.0
 
     def _next_phase_ended(self, i: int, one: Recreating, host: RemoteHost) -> float:
@@ -293,7 +293,7 @@ class Recreation:
         self._flight.asked[token] = Asked(request, time.monotonic())
         one.phase = Phase.CONFIGURES
 
-    def _note_recreated(self, i: int, one: Recreating, request: Request) -> None:
+    def _finish_recreation(self, i: int, one: Recreating, request: Request) -> None:
         """Note that env ``i`` is recreated by this request of CONFIGURES, and send its own."""
         flight = self._flight
         for j in self._hosts.of(i).ids:  # others of its process are made, too, and may stay idle

@@ -212,7 +212,9 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
-        needs_more = self._pending is not None or self._turn_layer is not None or self._past_end
+        needs_more = (
+            self._pending is not None or self._turn_layer is not None or self._warns_past_end
+        )
         if needs_more or checks.ON_STEP in self.to_check:
             return self
         if self.times is None and not self.heartbeat.is_read:
@@ -229,7 +231,7 @@ class Executor:
         return EnvSpaces(obs, action, reward_shape(reward))
 
     @property
-    def _past_end(self) -> bool:
+    def _warns_past_end(self) -> bool:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
         waits = self._options.autoreset_mode is None or self._no_autoreset
         return waits and self.position[1] and checks.AFTER_END in self.to_check
@@ -243,7 +245,7 @@ class Executor:
             self.heartbeat.begin(self.env_id)
             self.inner_call = "reset"
             return self._pending()
-        if self._past_end:
+        if self._warns_past_end:
             self.to_check.remove(checks.AFTER_END)
             self.warn(checks.AFTER_END, "an env was stepped after its episode ended; reset it")
         row = self._instrumented_step(action)

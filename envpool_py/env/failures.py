@@ -26,7 +26,7 @@ from envpool_py.interrupts import ordinary, suppressed
 _INSTALLED = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
 _INSTALLED += sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep
 # The files of code that is in no file: of ``python -c`` and ``python < script.py``, of cloudpickle.
-_NO_FILES = "<string>", "<stdin>", "<dynamic-code>"
+_PSEUDO_FILES = "<string>", "<stdin>", "<dynamic-code>"
 
 #: Largest pickled exception that a worker process sends, in bytes; a larger one is sent as text.
 LARGEST_EXCEPTION = 1 << 20
@@ -87,7 +87,7 @@ def place_in(lines: Sequence[Any]) -> str:
 def _closeness_to_user(file: str) -> int:
     """Return 3 for a file of the user, 2 for such code in no file, 1 for other packages; else 0."""
     if not file or file.startswith(("<", PACKAGE_FOLDER)):
-        return 2 * (file in _NO_FILES)
+        return 2 * (file in _PSEUDO_FILES)
     return 1 if any(part in file for part in _INSTALLED) else 3
 
 

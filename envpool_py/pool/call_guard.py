@@ -47,8 +47,8 @@ def one_at_a_time(method: F) -> F:
                     raise AlreadyPendingCallError(f"{name}: {text}", name)  # noqa: TRY301 - `finally` drops the frame
                 self._under_way["now"] = frame
             flight = self.engine.flight
-            if flight.unsettled is not None:  # a second interrupt has ended the end of a call
-                flight.end_interrupted(flight.unsettled)
+            if flight.ids_of_call is not None:  # a second interrupt has ended the end of a call
+                flight.end_interrupted(flight.ids_of_call)
             result = method(self, *args, **kwargs)
             if self.is_closed:
                 raise ClosedEnvironmentError(_CLOSED.format(type(self).__name__))  # noqa: TRY301
@@ -86,8 +86,8 @@ def is_running(frame: Any) -> bool:
 def settle(pool: Any) -> Any:
     """End what an interrupted call has left, unless a call is under way; return the states."""
     flight = pool.engine.flight
-    if flight.unsettled is not None and not is_running(pool._under_way.get("now")):  # noqa: SLF001 - as below
-        flight.end_interrupted(flight.unsettled)
+    if flight.ids_of_call is not None and not is_running(pool._under_way.get("now")):  # noqa: SLF001 - as below
+        flight.end_interrupted(flight.ids_of_call)
     return flight.states
 
 

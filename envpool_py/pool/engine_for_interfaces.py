@@ -99,7 +99,7 @@ class EngineForInterfaces:
         Return the function that ends it: it waits at most ``timeout`` seconds for the replies and
         returns them. It raises EnvError, or TimeoutError, which cancels the requests.
         """
-        call = self._engine.make_call(self._engine.all.ids, requests)
+        call = self._engine.prepare_call(self._engine.all.ids, requests)
         try:
             call.send(hold=True)
         except BaseException:

@@ -218,7 +218,7 @@ class ActorSupervisor(Supervisor):
             if host.stuck:
                 i, phase, _ = host.stuck
                 host.heartbeat["env"], host.heartbeat["phase"] = i + 1, phase  # as a process would
-                errors += host.kill_slow([i], 0, self.late_text(UNDONE_IN[phase]))
+                errors += host.kill_slow([i], 0, self.overdue_text(UNDONE_IN[phase]))
                 continue
             longest = math.inf if limit is None else (len(host.ids) + 1) * limit + SILENT_FOR
             if now > min(host.since.copy(), default=now) + longest:

@@ -333,7 +333,8 @@ class Sessions:
             if wait is not None:
                 await asyncio.wait([waiter], timeout=wait)
                 if not waiter.done():
-                    text = f"none of {len(ids or self._failures)} envs was free within wait={wait} seconds"
+                    num_envs = len(ids or self._failures)
+                    text = f"none of {num_envs} envs was free within wait={wait} seconds"
                     raise TimeoutError(text)
             await waiter
         finally:

@@ -90,11 +90,11 @@ class RemoteEnvWorker(BuiltinEnvWorker):
     def send(self, request: Request) -> None:
         """Send the request to the host."""
         if self._ask is None:
-            self._started().hosts[0].prepare_requests([(self._token, request)])()
+            self._started_supervisor().hosts[0].prepare_requests([(self._token, request)])()
         super().send(request)
 
     def _reply_to(self, request: Request) -> Any:
-        supervisor = self._started()
+        supervisor = self._started_supervisor()
         host = supervisor.hosts[0]
         token_chunks: list[bytes] = []
         while self._token not in memoryview(b"".join(token_chunks)).cast("q"):
@@ -117,7 +117,7 @@ class RemoteEnvWorker(BuiltinEnvWorker):
         if self._supervisor is not None:
             self._supervisor.close()
 
-    def _started(self) -> Supervisor:
+    def _started_supervisor(self) -> Supervisor:
         if self._supervisor is None:
             try:  # in a `with`, an interrupt at its end would skip the close
                 self._supervisor = self.make_supervisor([self.env_fn], self.context, 1)
@@ -136,7 +136,7 @@ class RemoteEnvWorker(BuiltinEnvWorker):
         Raises:
             AttributeError: the caller steps the env itself.
         """
-        host = self._started().hosts[0] if self._host is None else self._host()
+        host = self._started_supervisor().hosts[0] if self._host is None else self._host()
         if not hasattr(host, "process"):
             raise AttributeError("process: the caller steps this env itself, in no other process")
         return host.process

@@ -109,7 +109,7 @@ class RemoteHost(ABC):
 
     Attributes:
         env_fns: what makes its envs.
-        limit: seconds that it may take to make an env.
+        makes_within: seconds that it may take to make an env.
         kept_spaces: by the digest of what an env sent, its observation space, which all envs with
             equal spaces share, because it may be large, and its other spaces, pickled.
         process: where its envs are: the process, the thread, or the handle of the actor.
@@ -129,7 +129,7 @@ class RemoteHost(ABC):
     number: int
     ids: list[int]
     env_fns: list[Any]
-    limit: float
+    makes_within: float
     kept_spaces: dict[bytes, tuple[Any, bytes]]
     poller: Poller
 
@@ -238,7 +238,7 @@ class RemoteHost(ABC):
                     self.life = Life.RUNNING  # STARTING -> RUNNING
                     self.poller.deadlines.pop(self.number, None)
                 elif self.exit is None and self.poller.deadlines.pop(self.number, None) is not None:
-                    self.set_deadline(self.limit)
+                    self.set_deadline(self.makes_within)
             elif status == messages.CLOSED:
                 self.closed_envs[i] = self._unpack(i, status, data) if data else None
             elif status == messages.ENDED:
@@ -359,7 +359,7 @@ class RemoteHost(ABC):
             self.kill(reason)
         else:
             i = next(i for i in self.ids if i in self.unmade)
-            fact = f"did not return from env_fn within {self.limit:g} seconds"
+            fact = f"did not return from env_fn within {self.makes_within:g} seconds"
             (error,) = self.kill_slow([i], 0, fact)
             self.exit = Exit(error=error)
 

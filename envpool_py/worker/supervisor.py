@@ -209,7 +209,7 @@ class Supervisor:
             raise SystemExit(1)
         self._open()
         host = self.hosts[0]
-        limit = math.inf if self._options.step_timeout is None else host.limit
+        limit = math.inf if self._options.step_timeout is None else host.makes_within
         try:
             if self._servers:
                 threads = self._options.threads_per_process
@@ -265,7 +265,7 @@ class Supervisor:
         self._block = block = self._new_block(spec._replace(timed=limit is not None))
         self.watchdog = Watchdog(limit or MAKES_WITHIN, block.heartbeats)
         for host in self.hosts:
-            host.limit, host.heartbeat = self.watchdog.limit, block.heartbeats[host.ids[0]]
+            host.makes_within, host.heartbeat = self.watchdog.limit, block.heartbeats[host.ids[0]]
             host.attach(block)
         return block
 
@@ -320,12 +320,12 @@ class Supervisor:
                 continue
             env_id, did = overdue[host.ids[0]], UNDONE_IN[int(host.heartbeat["phase"])]
             named, did = (host.ids, "begin its request") if env_id is None else ([env_id], did)
-            errors += host.kill_slow(named, int(host.heartbeat["thread"]), self.late_text(did))
+            errors += host.kill_slow(named, int(host.heartbeat["thread"]), self.overdue_text(did))
         for host in late:
             host.await_end()
         return errors
 
-    def late_text(self, did: str) -> str:
+    def overdue_text(self, did: str) -> str:
         """Return the text for an env that did not do this within the limit of a request."""
         limit = self._options.step_timeout
         seconds = MAKES_WITHIN if limit is None else f"step_timeout={limit}"

@@ -838,13 +838,13 @@ def test_an_env_in_flight_is_not_restarted_by_hand_while_it_waits_for_its_back_o
 def test_on_restart_is_called_after_an_interrupt_of_the_restart(monkeypatch):
     """The handler of the signal runs when the env was recreated, and before ``on_restart``."""
     calls = []
-    again = Recreation._note_recreated
+    again = Recreation._finish_recreation
 
     def interrupted(self, *arguments):
         again(self, *arguments)
         signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr(Recreation, "_note_recreated", interrupted)
+    monkeypatch.setattr(Recreation, "_finish_recreation", interrupted)
     told = {"on_restart": lambda i, _: calls.append(i), **RESTART}
     with reset_pool("dummy", **told) as pool:
         pool.send(["", "value", ""])

@@ -43,7 +43,7 @@ def kill(pool, number):
 def let_it_start(pool):
     """Give new actors more time than ``step_timeout``, however busy the machine is."""
     for host in pool.engine.hosts.all:
-        host.limit = host.step_timeout = 60.0
+        host.makes_within = host.step_timeout = 60.0
 
 
 def exit_actor(_, action, row):
