@@ -212,10 +212,8 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
-        needs_more = (
-            self._pending is not None or self._turn_layer is not None or self._warns_past_end
-        )
-        if needs_more or checks.ON_STEP in self.to_check:
+        needs_more = self._pending is not None or self._turn_layer is not None
+        if needs_more or self._warns_past_end or checks.ON_STEP in self.to_check:
             return self
         if self.times is None and not self.heartbeat.is_read:
             return self.env

@@ -81,7 +81,8 @@ class Request(NamedTuple):
     =============== ============================== =========================================
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as
-    ``env_error``. ``no_autoreset``: of a reset or a lost step; the step that ends its episode resets nothing.
+    ``env_error``. ``no_autoreset``: of a reset or a lost step: the end of its episode resets
+    nothing.
     """
 
     kind: str
