@@ -117,8 +117,10 @@ class Flight:
         get another request, which recovery sends, now or when they are recreated. The envs are then
         ``ids_of_call``, until the caller has their results or has no more to do.
         """
-        live, lost = envs, None
-        if self.recovery.reports and (lost := self.recovery.replacements(envs.ids.tolist())):
+        live, lost, recovery = envs, None, self.recovery
+        if recovery.reports or recovery.recreating:
+            lost = recovery.replacements(envs.ids.tolist())
+        if lost:
             left = [k for k, i in enumerate(envs.ids.tolist()) if i not in lost]
             live = Selection(envs.ids[left])
             requests = None if requests is None else [requests[k] for k in left]

@@ -186,16 +186,19 @@ class Recovery:
             self._resets_in_flight.update(zip(ids, requests, strict=True))
 
     def replacements(self, ids: Sequence[int]) -> dict[int, Request]:
-        """Return the requests to send to those of these envs that failed while idle."""
-        return {i: self._replacement_of(i) for i in ids if i in self.reports}
+        """Return the requests to send to those of these envs that failed, or are recreated."""
+        return {
+            i: self._replacement_of(i) for i in ids if i in self.reports or i in self.recreating
+        }
 
     def send(self, requests: Mapping[int, Request]) -> None:
         """Send these requests to envs that failed, now or when they are recreated."""
         with interrupts.deferred():
             for i, request in requests.items():
-                self.reports[i].request = request
+                report = self.reports.setdefault(i, Report([]))
+                report.request = request
                 if i not in self.recreating:
-                    self.recreation.send_replacement(i, self.reports[i])
+                    self.recreation.send_replacement(i, report)
 
     def mark_cancelled(self, ids: Sequence[int], errors: Mapping[int, EnvError]) -> None:
         """Drop the requests of these envs; some had failed, see ``errors``.
@@ -278,7 +281,5 @@ class Recovery:
             self._states.dead.discard(i)
             if is_lost and i not in self.recreating:
                 self.recreating[i] = Recreating(why=WhyRecreated.STOPPED)
-            if i in self.recreating:
-                self.reports.setdefault(i, Report([]))
             self._flight.send(Selection(np.array([i])), STEPPING, [request])
             self._flight.ids_of_call = None

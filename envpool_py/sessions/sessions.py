@@ -50,7 +50,6 @@ class Session:
     episode_return: float = 0.0
     _refusal = "open it by `async with`, or await it"
     _waiter: asyncio.Future[None] | None = None  # done: it has its env, until that is given back
-    _task: asyncio.Task[Any] | None = None  # in which its ``async with`` block runs
 
     def __init__(self, sessions: Sessions, take: Any, timeout: float | None, **reset: Any) -> None:
         self._sessions, self._take_env = sessions, take
@@ -64,16 +63,13 @@ class Session:
 
     @property
     def _holds_env(self) -> bool:
-        got = None if self._task and self._task.done() else self._waiter
+        got = self._waiter
         return got is not None and got.done() and not (got.cancelled() or got.exception())
 
     def __await__(self) -> Generator[Any, Any, Self]:
-        yield from self.__aenter__().__await__()
-        self._task = None  # it may be closed by another one
-        return self
+        return self.__aenter__().__await__()
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.current_task()
         take, self._take_env = self._take_env, None
         if take is None:
             raise RuntimeError("session: it was opened before; open another session")

@@ -14,8 +14,11 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.engine import requested_restarts
+from envpool_py.engine.failed import WhyRecreated
+from envpool_py.engine.flight import Flight
 from envpool_py.engine.recreation import Recreation
 from envpool_py.seeding import of_episode
+from envpool_py.worker.host import Life
 from tests.faults import helpers
 from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.record.runs import failing
@@ -833,6 +836,34 @@ def test_an_env_in_flight_is_not_restarted_by_hand_while_it_waits_for_its_back_o
         pool.engine.recovery.recreating[0].due = 0.0
         assert "env_error" in pool.step(None, id=[0])[4][0]
         assert pool.restarts.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("place", "at"), paired(["subproc-fork", "shmem-fork-packed"], [Life.ENDED, Life.STARTING])
+)
+def test_a_restart_by_hand_that_was_interrupted_goes_on_at_the_next_step(place, at, monkeypatch):
+    """Else the step goes to a process that has ended, or to an env that was never reset."""
+    advance = Flight.advance
+
+    def interrupted(self, *arguments):
+        advance(self, *arguments)
+        one = pool.engine.recovery.recreating.get(1)
+        if one and one.why is WhyRecreated.REQUESTED and pool.engine.hosts.of(1).life is at:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    with reset_pool(place, **RESTART) as pool:
+        mates = helpers.mates_of(pool, 1)
+        kill(pool, 1)
+        monkeypatch.setattr(Flight, "advance", interrupted)
+        if at is Life.ENDED:
+            monkeypatch.setattr(Recreation, "_next_phase", lambda *_: 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            pool.restart([1])
+        assert pool.step(GOOD)[3].tolist() == [i in mates for i in range(3)]
+        assert pool.restarts.tolist() == [int(i in mates) for i in range(3)]
+        with pytest.raises(ResetNeeded, match="restarted; reset before step"):
+            pool.step(GOOD)
 
 
 def test_on_restart_is_called_after_an_interrupt_of_the_restart(monkeypatch):

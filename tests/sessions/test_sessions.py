@@ -255,6 +255,32 @@ async def test_a_process_that_ends_between_two_steps(monkeypatch):
     assert pool.restarts.tolist() == [1, 1]
 
 
+async def test_after_the_sessions_a_step_recreates_an_env_whose_process_has_ended():
+    with PLACES["subproc-fork"](count_fns(2), on_error="restart") as pool:
+        pool.reset()
+        async with pool.sessions() as sessions:
+            env = await sessions.open(env_ids=0)
+            os.kill(pool.workers[0].process.pid, signal.SIGKILL)
+            await until(lambda: pool.engine.hosts.of(0).life.name == "ENDED")
+        assert pool.step([GO, GO])[3].tolist() == [True, False]
+        assert pool.restarts.tolist() == [1, 0]
+        env.close()
+
+
+async def test_a_session_that_was_opened_in_a_task_that_has_ended():
+    async with open_sessions(PLACES["thread"](count_fns(1))) as sessions:
+        async with contextlib.AsyncExitStack() as stack:
+            (env,) = await asyncio.gather(stack.enter_async_context(sessions.open()))
+            sessions._find_lost()
+            with pytest.raises(TimeoutError, match="none of 1 envs was free"):
+                await sessions.open(wait=0)
+            with pytest.raises(RuntimeError, match="opened before"):
+                await asyncio.gather(env)
+            for _ in range(2):
+                await env.step(GO)
+        (await sessions.open(wait=0)).close()
+
+
 async def test_the_error_of_a_callback_reaches_those_who_wait():
     def refuse(*_):
         raise ZeroDivisionError("of on_restart")
