@@ -319,8 +319,9 @@ def test_a_timeout_names_the_env_that_blocks_the_event_loop():
     BlockingEnv.gate.clear()
     pool = ThreadVectorEnv([BlockingEnv, BlockingEnv], step_timeout=60.0)
     pool.reset()
-    pool.send([1, 2])
-    assert wait_until(lambda: pool.engine.block.heartbeats["env"].tolist() == [1, 2])
+    for i, action in enumerate((1, 2)):  # in this order: the second one blocks the event loop
+        pool.send([action], [i])
+        assert wait_until(lambda i=i: pool.engine.block.heartbeats["env"][i] == i + 1)
     for thread in alive():
         wait_until_blocked(thread)
     expire(pool)
