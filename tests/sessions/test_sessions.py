@@ -262,7 +262,9 @@ async def test_after_the_sessions_a_step_recreates_an_env_whose_process_has_ende
             env = await sessions.open(env_ids=0)
             os.kill(pool.workers[0].process.pid, signal.SIGKILL)
             await until(lambda: pool.engine.hosts.of(0).life.name == "ENDED")
-        assert pool.step([GO, GO])[3].tolist() == [True, False]
+        pool.send([GO, GO])
+        assert [*pool.engine.recovery.reports] == [0], "else it waits until a limit ends it"
+        assert pool.step(None, id=[0, 1])[3].tolist() == [True, False]
         assert pool.restarts.tolist() == [1, 0]
         env.close()
 
