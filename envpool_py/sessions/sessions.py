@@ -527,7 +527,10 @@ class Sessions:
                 in_vain.add(ids)
 
     def _find_lost(self) -> None:
-        """Put back the envs that nobody has: an error of a signal handler came in between."""
+        """Put back the envs that nobody has.
+
+        An error of a signal handler came in between, or a session is gone that was never closed.
+        """
         for i, taker in enumerate(self._takers):
             session = None if taker is None else taker()
             is_held = session is not None and session._holds_env
